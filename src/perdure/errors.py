@@ -1,0 +1,521 @@
+"""Every error a user can meet, as one tree. Each has a stable `code` and says what is wrong, why, and what to do.
+
+PerdureError
+├── GraphError                what was written is not a workflow
+│   ├── InvalidDeclaration    @node or @workflow got something that it cannot use
+│   ├── InvalidCall           a node was called with arguments that it does not take
+│   ├── MisusedRef            a value that exists only in a run was used while the workflow is traced
+│   ├── UnreadableGraph       a document is not a graph
+│   ├── NotExpressible        the short form has no words for it
+│   └── InvalidGraph          a graph with faults
+├── ValueNotStorable          a value has no codec
+├── ValueNotReadable          a stored value needs a type or codec that is not here, or is damaged
+├── RunError                  about one run
+│   ├── RunNotFound
+│   ├── RunIdAmbiguous        the beginning of an id is that of several runs
+│   ├── RunIdTaken
+│   ├── WrongInputs
+│   ├── RunFailed
+│   ├── RunCancelled
+│   ├── RunResting            it waits for something from outside
+│   ├── TypesMissing          this process lacks the node types it needs
+│   └── TypesChanged          the node types are no longer those it was started with
+├── WorkflowNotFound
+├── ProgramError              a file or module that was named holds nothing that can run
+├── StoreError                the database cannot be used
+│   ├── StoreUnavailable
+│   ├── StoreLocked
+│   ├── StoreReadOnly
+│   ├── StoreFull
+│   ├── StoreTooNew
+│   ├── StoreDamaged
+│   ├── BlobMissing
+│   └── BlobDamaged
+├── BodyError                 about a node's body while it executes
+│   ├── AttemptOver           the attempt has ended, but its body goes on
+│   ├── BodyCrashed           the process in which it ran has died
+│   ├── BodyNotFound          another process cannot import it
+│   ├── BodyRaised            it raised in another process, or something that is no Exception
+│   ├── StreamsNotSupported   it yields
+│   └── ValueTooLarge         a value does not fit between two processes
+├── EngineStopped             the engine that was asked is shutting down
+└── JournalError              the log and the law disagree: a bug or a damaged database
+    ├── IllegalTransition
+    └── JournalDamaged
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
+
+
+class PerdureError(Exception):
+    """The root of everything perdure raises on purpose."""
+
+    code: ClassVar[str] = "perdure_error"
+
+
+class GraphError(PerdureError):
+    """What was written is not a workflow."""
+
+    code = "graph_error"
+
+
+class InvalidDeclaration(GraphError):
+    """`@node` or `@workflow` got something that it cannot use."""
+
+    code = "invalid_declaration"
+
+    def __init__(self, subject: str, problems: Sequence[str]) -> None:
+        super().__init__(f"{subject} cannot be declared: {_listed(problems)}")
+        self.subject = subject
+        self.problems = tuple(problems)
+
+
+class InvalidCall(GraphError, TypeError):
+    """A node was called with arguments that it does not take."""
+
+    code = "invalid_call"
+
+    def __init__(self, subject: str, problems: Sequence[str], place: str) -> None:
+        super().__init__(f"{subject} cannot be called like this ({place}): {_listed(problems)}")
+        self.subject = subject
+        self.problems = tuple(problems)
+        self.place = place
+
+
+class MisusedRef(GraphError, TypeError):
+    """A value that exists only in a run was used as if it were there while the workflow is traced."""
+
+    code = "misused_ref"
+
+
+class DocumentFault(NamedTuple):
+    """What is wrong in a document, and where: a line and column, or the path to the value."""
+
+    place: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.message}"
+
+
+class UnreadableGraph(GraphError):
+    """A document is not a graph. All that is wrong with its shape is listed."""
+
+    code = "unreadable_graph"
+
+    def __init__(self, faults: Sequence[DocumentFault]) -> None:
+        super().__init__(f"This is not a graph: {_listed([str(fault) for fault in faults])}")
+        self.faults = tuple(faults)
+
+
+class NotExpressible(GraphError):
+    """A graph uses what the short form has no words for."""
+
+    code = "not_expressible"
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__(f"The short form cannot say this: {_listed(problems)} Write it as nodes and edges.")
+        self.problems = tuple(problems)
+
+
+class Fault(NamedTuple):
+    """What is wrong with a graph: at which node (none: the whole graph), by which rule, and what to do about it."""
+
+    node: str | None
+    rule: str
+    message: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"[{self.rule}] {self.message} {self.remedy}"
+
+
+class InvalidGraph(GraphError):
+    """A graph has faults. All of them are in `faults`; the message lists the first ones."""
+
+    code = "invalid_graph"
+
+    def __init__(self, name: str, faults: Sequence[Fault]) -> None:
+        noun = "fault" if len(faults) == 1 else "faults"
+        super().__init__(f"Workflow {name!r} has {len(faults)} {noun}: {_listed([str(fault) for fault in faults])}")
+        self.name = name
+        self.faults = tuple(faults)
+
+
+def _listed(problems: Sequence[str], most: int = 50) -> str:
+    """Return one problem as the rest of a sentence, several as a list of lines."""
+    if len(problems) == 1:
+        return problems[0]
+    lines = [f"\n- {problem}" for problem in problems[:most]]
+    if len(problems) > most:
+        lines.append(f"\n- and {len(problems) - most} more")
+    return "".join(lines) + "\n"
+
+
+class ValueNotStorable(PerdureError):
+    """A value, or a part of one, cannot be stored. Nothing of it was."""
+
+    code = "value_not_storable"
+
+    def __init__(self, where: str, path: str, type_name: str, reason: str, remedy: str) -> None:
+        part = f"the value's {path}" if path else "the value"
+        super().__init__(f"{where}: {part} ({type_name}) cannot be stored: {reason}. {remedy}")
+        self.where = where
+        self.path = path
+        self.type_name = type_name
+        self.reason = reason
+
+
+class ValueNotReadable(PerdureError):
+    """A stored value cannot be turned back into what it was. It stays stored as it is."""
+
+    code = "value_not_readable"
+
+    def __init__(self, where: str, reason: str, remedy: str, *, tag: str | None = None) -> None:
+        super().__init__(f"{where} cannot be read: {reason}. {remedy}")
+        self.where = where
+        self.reason = reason
+        self.tag = tag
+
+
+class RunError(PerdureError):
+    """Something about one run."""
+
+    code = "run_error"
+
+    def __init__(self, run_id: str, message: str) -> None:
+        super().__init__(message)
+        self.run_id = run_id
+
+
+class RunNotFound(RunError):
+    """There is no run with this id in the store."""
+
+    code = "run_not_found"
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(run_id, f"There is no run {run_id!r} in this store. `perdure list` shows the runs it holds.")
+
+
+class RunIdAmbiguous(RunError):
+    """The beginning of a run's id was given, and several runs have it."""
+
+    code = "run_id_ambiguous"
+
+    def __init__(self, prefix: str, candidates: Sequence[str]) -> None:
+        super().__init__(
+            prefix, f"Several runs have ids that begin with {prefix!r}: {_listed(candidates)}Give more of the id."
+        )
+        self.candidates = tuple(candidates)
+
+
+class RunIdTaken(RunError):
+    """A run with this id exists and was started with other inputs, or from another workflow."""
+
+    code = "run_id_taken"
+
+    def __init__(self, run_id: str, differing: Sequence[str]) -> None:
+        super().__init__(
+            run_id,
+            f"Run {run_id!r} exists and was started differently ({', '.join(differing)}). "
+            "Start it the same way to get that run, or choose another run_id.",
+        )
+        self.differing = tuple(differing)
+
+
+class WrongInputs(PerdureError):
+    """What was given does not fit the workflow's inputs. Nothing was started."""
+
+    code = "wrong_inputs"
+
+    def __init__(self, workflow: str, problems: Sequence[str]) -> None:
+        super().__init__(
+            f"The inputs do not fit workflow {workflow!r}: " + "; ".join(problems) + ". Nothing was started."
+        )
+        self.workflow = workflow
+        self.problems = tuple(problems)
+
+
+class RunFailed(RunError):
+    """The run ended in failure."""
+
+    code = "run_failed"
+
+    def __init__(self, run_id: str, node_id: str | None, error_type: str, message: str, traceback: str = "") -> None:
+        where = f" at node {node_id!r}" if node_id else ""
+        super().__init__(
+            run_id, f"Run {run_id!r} failed{where}: {error_type}: {message}. `perdure show {run_id}` has the details."
+        )
+        self.node_id = node_id
+        self.error_type = error_type
+        self.message = message
+        self.traceback = traceback
+
+
+class RunCancelled(RunError):
+    """The run was cancelled."""
+
+    code = "run_cancelled"
+
+    def __init__(self, run_id: str, reason: str) -> None:
+        super().__init__(run_id, f"Run {run_id!r} was cancelled" + (f": {reason}." if reason else "."))
+        self.reason = reason
+
+
+class RunResting(RunError):
+    """The run has no result: it rests until something from outside arrives."""
+
+    code = "run_resting"
+
+    def __init__(self, run_id: str, status: str, reason: str) -> None:
+        super().__init__(
+            run_id,
+            f"Run {run_id!r} is {status}" + (f": {reason}" if reason else "") + ". "
+            f"`perdure show {run_id}` says what it waits for; `perdure resume {run_id}` continues it.",
+        )
+        self.status = status
+        self.reason = reason
+
+
+class TypesMissing(RunError):
+    """This process does not have the node types that the run needs."""
+
+    code = "types_missing"
+
+    def __init__(self, run_id: str, missing: Sequence[str]) -> None:
+        super().__init__(
+            run_id,
+            f"Run {run_id!r} needs node types that this process does not have: {', '.join(missing)}. "
+            "Import the modules that declare them, or name them with --import.",
+        )
+        self.missing = tuple(missing)
+
+
+class TypesChanged(RunError):
+    """The node types have changed since the run was started, so that its graph no longer fits them."""
+
+    code = "types_changed"
+
+    def __init__(self, run_id: str, workflow: str, version: int, faults: Sequence[Fault]) -> None:
+        super().__init__(
+            run_id,
+            f"Run {run_id!r} was started from version {version} of workflow {workflow!r}, and the node types have "
+            f"changed since: {_listed([str(fault) for fault in faults])} Restore them as they were, or start another run.",
+        )
+        self.faults = tuple(faults)
+
+
+class WorkflowNotFound(PerdureError):
+    """Nothing is known under this workflow's name."""
+
+    code = "workflow_not_found"
+
+
+class ProgramError(PerdureError):
+    """A file or module that was named cannot be loaded, or holds nothing that can run."""
+
+    code = "program_error"
+
+
+class BodyError(PerdureError):
+    """Something about a node's body while it executes."""
+
+    code = "body_error"
+
+
+class AttemptOver(BodyError):
+    """The attempt was cancelled, timed out or taken over, but its body goes on. What it does no longer counts."""
+
+    code = "attempt_over"
+
+    def __init__(self, node_id: str, attempt: int) -> None:
+        super().__init__(
+            f"Attempt {attempt} at node {node_id!r} is over: it was cancelled, timed out or taken over by another engine. "
+            "Nothing it does is recorded any more. Let the body end; `ctx.cancelled` says so in advance."
+        )
+        self.node_id = node_id
+        self.attempt = attempt
+
+
+class BodyCrashed(BodyError):
+    """The process in which a body ran has died, and the body with it."""
+
+    code = "body_crashed"
+    retryable: ClassVar[bool] = True
+
+    def __init__(self, node_id: str, how: str, *, exit_code: int | None, signal: int | None, error_class: str) -> None:
+        super().__init__(f"The process that ran node {node_id!r} {how}. What it wrote to stderr may say why.")
+        self.node_id = node_id
+        self.exit_code = exit_code
+        self.signal = signal
+        self.error_class = error_class
+
+
+class BodyNotFound(BodyError):
+    """A node type cannot be imported where its body is to run."""
+
+    code = "body_not_found"
+    error_class: ClassVar[str] = "configuration"
+
+    def __init__(self, node_type: str, reason: str) -> None:
+        super().__init__(
+            f"Node type {node_type!r} cannot run in another process: {reason}. "
+            "Define it at the top level of a module or script, or let it run in this process (executor='thread')."
+        )
+        self.node_type = node_type
+
+
+class BodyRaised(BodyError):
+    """A body raised an error that cannot be raised here as itself: in another process, or one that ends programs.
+
+    `type_names` are the stored names of the error's class and of its bases, nearest first; its class is never imported.
+    """
+
+    code = "body_raised"
+    retryable: ClassVar[bool] = True
+
+    def __init__(
+        self, type_names: Sequence[str], message: str, traceback: str = "", *, error_class: str | None = None
+    ) -> None:
+        super().__init__(f"{type_names[0]}: {message}" if message else type_names[0])
+        self.type_names = tuple(type_names)
+        self.type_name = self.type_names[0]
+        self.message = message
+        self.traceback = traceback
+        self.error_class = error_class
+
+
+class StreamsNotSupported(BodyError):
+    """The body yields items, and this version runs only bodies that return."""
+
+    code = "streams_not_supported"
+    error_class: ClassVar[str] = "configuration"
+
+    def __init__(self, node_type: str) -> None:
+        super().__init__(
+            f"Node type {node_type!r} yields items as a stream, which this version does not run. Return a list instead."
+        )
+        self.node_type = node_type
+
+
+class ValueTooLarge(BodyError):
+    """A value is larger than what may travel between two processes."""
+
+    code = "value_too_large"
+    error_class: ClassVar[str] = "resource"
+
+    def __init__(self, what: str, size: int, limit: int) -> None:
+        super().__init__(
+            f"{what} would take {size:,} bytes, and at most {limit:,} may travel between two processes. "
+            "Pass on a smaller value, such as the path of a file, or let the node run in this process (executor='thread')."
+        )
+        self.size = size
+        self.limit = limit
+
+
+class EngineStopped(PerdureError):
+    """The engine is shutting down and takes no more work."""
+
+    code = "engine_stopped"
+
+
+class StoreError(PerdureError):
+    """The database cannot be used."""
+
+    code = "store_error"
+
+
+class StoreUnavailable(StoreError):
+    """The database cannot be reached, or not opened."""
+
+    code = "store_unavailable"
+
+
+class StoreLocked(StoreError):
+    """Another process holds the database and does not let go."""
+
+    code = "store_locked"
+
+
+class StoreReadOnly(StoreError):
+    """The database cannot be written to."""
+
+    code = "store_read_only"
+
+
+class StoreFull(StoreError):
+    """There is no room left where the database is kept."""
+
+    code = "store_full"
+
+
+class StoreTooNew(StoreError):
+    """The database was written by a newer version of perdure."""
+
+    code = "store_too_new"
+
+
+class StoreDamaged(StoreError):
+    """The database is not one, or its pages are damaged."""
+
+    code = "store_damaged"
+
+
+class BlobMissing(StoreError):
+    """A stored value refers to a blob that is not where blobs are kept."""
+
+    code = "blob_missing"
+
+    def __init__(self, digest: str, place: str) -> None:
+        super().__init__(
+            f"Blob {digest} is not in {place}. Check that this is the place where the run's blobs were written, "
+            "or restore it from a backup: any copy with this digest will do."
+        )
+        self.digest = digest
+        self.place = place
+
+
+class BlobDamaged(StoreError):
+    """What is kept under a blob's digest is not what was stored."""
+
+    code = "blob_damaged"
+
+    def __init__(self, digest: str, place: str, problem: str) -> None:
+        super().__init__(
+            f"Blob {digest} in {place} is damaged: {problem}. Restore it from a backup: any copy with this digest will do."
+        )
+        self.digest = digest
+        self.place = place
+        self.problem = problem
+
+
+class JournalError(PerdureError):
+    """The log and the law disagree: a bug, or a database that someone else has changed."""
+
+    code = "journal_error"
+
+
+class IllegalTransition(JournalError):
+    """An event does not fit the state that it meets. It was not written."""
+
+    code = "illegal_transition"
+
+    def __init__(self, state: object, event: object) -> None:
+        super().__init__(f"{type(event).__name__} is not possible here: {event!r} after {state!r}.")
+        self.state = state
+        self.event = event
+
+
+class JournalDamaged(JournalError):
+    """The stored log is not one that perdure has written."""
+
+    code = "journal_damaged"
+
+    def __init__(self, run_id: str, problem: str) -> None:
+        super().__init__(
+            f"The log of run {run_id!r} is damaged: {problem}. `perdure verify {run_id}` lists what is wrong."
+        )
+        self.run_id = run_id
