@@ -1,0 +1,63 @@
+"""perdure: a durable, resumable workflow engine. Graphs of Python steps that survive whatever happens to the process."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from perdure.errors import PerdureError
+from perdure.graph.declare import Backoff, NodeType, Outputs, Stream, Workflow, node, workflow
+from perdure.graph.trace import after, collect, first, stage, text, unless, when
+
+if TYPE_CHECKING:
+    from perdure.dispatch.context import Context, SyncContext
+    from perdure.engine.engine import Engine
+    from perdure.engine.run import Run
+    from perdure.engine.settings import EngineSettings
+    from perdure.store.codecs import Codec, register_codec, register_type
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Backoff",
+    "Codec",
+    "Context",
+    "Engine",
+    "EngineSettings",
+    "NodeType",
+    "Outputs",
+    "PerdureError",
+    "Run",
+    "Stream",
+    "SyncContext",
+    "Workflow",
+    "after",
+    "collect",
+    "first",
+    "node",
+    "register_codec",
+    "register_type",
+    "stage",
+    "text",
+    "unless",
+    "when",
+    "workflow",
+]
+
+_LATE = {
+    "Codec": "perdure.store.codecs",
+    "Context": "perdure.dispatch.context",
+    "Engine": "perdure.engine.engine",
+    "EngineSettings": "perdure.engine.settings",
+    "Run": "perdure.engine.run",
+    "SyncContext": "perdure.dispatch.context",
+    "register_codec": "perdure.store.codecs",
+    "register_type": "perdure.store.codecs",
+}
+"""Names whose modules take a while to load: declaring workflows does not need them."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module 'perdure' has no attribute {name!r}")
+    return getattr(import_module(_LATE[name]), name)

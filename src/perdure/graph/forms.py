@@ -1,0 +1,240 @@
+"""The forms in which a graph is written, and its content hash.
+
+- JSON or YAML with edges: `{"name", "inputs", "nodes": [{"id", "type", "data", "stage", "join"}], "edges": [{"id",
+  "source", "sourceHandle", "target", "targetHandle", "mode", "path"}], "outputs"}`. Only `name`, `nodes` and, of a node
+  and an edge, what says which and where are needed. Other keys are kept in `extra`.
+- JSON or YAML in the short form: `shortform` describes it.
+
+The same graph gives equal objects whichever way it is written, and equal bytes when it is written again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from perdure.errors import GraphError, UnreadableGraph
+from perdure.graph.constants import is_array, is_object
+from perdure.graph.documents import parse_json, plain
+from perdure.graph.model import DEFAULT_OUTPUT, Edge, EdgeMode, Graph, Input, JoinMode, Node, PathStep
+from perdure.graph.reading import Reader
+from perdure.graph.shortform import is_short, read_short, write_short
+from perdure.graph.wiring import EdgeIds, sort_edges
+from perdure.graph.yamls import parse_yaml, write_yaml
+from perdure.ids import NodeId, digest_of
+
+if TYPE_CHECKING:
+    from perdure.graph.declare import NodeType
+
+Types = Mapping[str, "NodeType[..., Any]"]
+
+_GRAPH_KEYS = ("name", "inputs", "nodes", "edges", "outputs")
+_NODE_KEYS = ("id", "type", "data", "stage", "join")
+_EDGE_KEYS = ("id", "source", "sourceHandle", "target", "targetHandle", "mode", "path")
+
+
+class Readable(Protocol):
+    """A file that can be read, such as a `pathlib.Path`."""
+
+    def read_bytes(self) -> bytes: ...
+
+
+def load_graph(source: str | bytes | Readable, types: Types | None = None) -> Graph:
+    """Read a graph from a text, or from a file, in JSON or YAML, with edges or in the short form.
+
+    Raises UnreadableGraph with all that is wrong with the document. `types` tell output handles from parts of values in
+    the short form.
+    """
+    text = source if isinstance(source, str | bytes) else source.read_bytes()
+    start = text.lstrip()[:1]
+    if start in ("{", "[", b"{", b"["):
+        return graph_from_json(text, types)
+    return graph_from_yaml(text, types)
+
+
+def graph_from_json(document: str | bytes | Mapping[str, Any], types: Types | None = None) -> Graph:
+    """Read a graph from a JSON text, or from what one says."""
+    parsed = parse_json(document) if isinstance(document, str | bytes) else plain(document)
+    return _read(parsed, types)
+
+
+def graph_from_yaml(text: str | bytes, types: Types | None = None) -> Graph:
+    """Read a graph from a YAML text."""
+    return _read(parse_yaml(text), types)
+
+
+def graph_to_json(graph: Graph) -> bytes:
+    """Write a graph as JSON with edges: equal graphs give equal bytes."""
+    return msgspec.json.encode(graph_to_document(graph))
+
+
+def graph_to_yaml(graph: Graph) -> str:
+    """Write a graph as YAML with edges."""
+    return write_yaml(graph_to_document(graph))
+
+
+def graph_to_short(graph: Graph, types: Types | None = None) -> dict[str, Any]:
+    """Write a graph in the short form, as plain data. Raises NotExpressible, with all the reasons, if it has no words.
+
+    What is written reads back as the same graph with the same `types`.
+    """
+    return write_short(graph, types)
+
+
+def graph_to_document(graph: Graph) -> dict[str, Any]:
+    """Return a graph as plain data: keys in a fixed order, those of values by the alphabet."""
+    document: dict[str, Any] = {"name": graph.name}
+    if graph.inputs:
+        document["inputs"] = [_input_to_document(given) for given in graph.inputs]
+    document["nodes"] = [_node_to_document(node) for node in graph.nodes]
+    document["edges"] = [_edge_to_document(edge) for edge in sort_edges(graph.nodes, graph.edges)]
+    if graph.outputs:
+        document["outputs"] = graph.outputs
+    try:
+        checked = plain(_with_extra(document, graph.extra))
+    except UnreadableGraph as error:
+        raise GraphError(f"Workflow {graph.name!r} cannot be written: {error}") from None
+    return {
+        key: list(map(_in_order_inside, value)) if key in ("inputs", "nodes", "edges") else _in_order(value)
+        for key, value in checked.items()
+    }
+
+
+def content_hash(graph: Graph) -> str:
+    """Return the identity of what a graph says: the same for graphs that run alike, whatever is drawn around them."""
+    nodes = sorted((_node_to_document(node) for node in _without_extra(graph.nodes)), key=lambda node: node["id"])
+    edges = [_edge_to_document(edge) for edge in _without_extra(graph.edges)]
+    content = {
+        "name": graph.name,
+        "inputs": [_input_to_document(given) for given in graph.inputs],
+        "nodes": nodes,
+        "edges": sorted(edges, key=lambda edge: (edge["target"], edge["targetHandle"])),
+        "outputs": graph.outputs,
+    }
+    return digest_of(msgspec.json.encode(content, order="sorted"))
+
+
+def _read(document: Any, types: Types | None) -> Graph:
+    reader = Reader()
+    if not is_object(document):
+        reader.fault("document", "a graph is an object with a name and nodes.")
+        raise UnreadableGraph(reader.faults)
+    graph = read_short(document, types, reader) if is_short(document) else _read_with_edges(document, reader)
+    if reader.faults:
+        raise UnreadableGraph(reader.faults)
+    return graph
+
+
+def _read_with_edges(document: dict[str, Any], reader: Reader) -> Graph:
+    nodes = tuple(_read_node(item, place, reader) for place, item in reader.objects(document, "nodes", required=True))
+    return Graph(
+        name=reader.text(document, "name", ""),
+        nodes=nodes,
+        edges=sort_edges(nodes, _read_edges(document, reader)),
+        inputs=reader.inputs(document),
+        outputs=reader.mapping(document, "outputs", ""),
+        extra=reader.others(document, _GRAPH_KEYS),
+    )
+
+
+def _read_node(item: dict[str, Any], place: str, reader: Reader) -> Node:
+    return Node(
+        id=NodeId(reader.text(item, "id", place)),
+        type=reader.text(item, "type", place),
+        data=reader.mapping(item, "data", place),
+        stage=reader.optional_text(item, "stage", place),
+        join=reader.choice(item, "join", place, JoinMode),
+        extra=reader.others(item, _NODE_KEYS),
+    )
+
+
+def _read_edges(document: dict[str, Any], reader: Reader) -> list[Edge]:
+    items = list(reader.objects(document, "edges"))
+    ids = EdgeIds(identity for _, item in items if isinstance(identity := item.get("id"), str))
+    return [_read_edge(item, place, reader, ids) for place, item in items]
+
+
+def _read_edge(item: dict[str, Any], place: str, reader: Reader, ids: EdgeIds) -> Edge:
+    for wrong, right in (("source_handle", "sourceHandle"), ("target_handle", "targetHandle")):
+        if wrong in item:
+            reader.fault(f"{place}.{wrong}", f"this is written {right!r}.")
+    source = reader.text(item, "source", place)
+    source_handle = reader.optional_text(item, "sourceHandle", place) or DEFAULT_OUTPUT
+    target = reader.text(item, "target", place)
+    target_handle = reader.text(item, "targetHandle", place)
+    given = reader.optional_text(item, "id", place)
+    return Edge(
+        id=ids.take(source, source_handle, target, target_handle) if given is None else given,
+        source=NodeId(source),
+        source_handle=source_handle,
+        target=NodeId(target),
+        target_handle=target_handle,
+        mode=reader.choice(item, "mode", place, EdgeMode),
+        path=_read_path(item.get("path"), f"{place}.path", reader),
+        extra=reader.others(item, _EDGE_KEYS),
+    )
+
+
+def _read_path(value: Any, place: str, reader: Reader) -> tuple[PathStep, ...]:
+    if value is None:
+        return ()
+    if not is_array(value):
+        reader.fault(place, "a path is a list of names and numbers.")
+        return ()
+    for number, step in enumerate(value):
+        if isinstance(step, bool) or not isinstance(step, str | int):
+            reader.fault(f"{place}[{number}]", "a step of a path is a name or a number.")
+    return tuple(value)
+
+
+def _input_to_document(given: Input) -> dict[str, Any]:
+    document: dict[str, Any] = {"name": given.name, "schema": given.schema}
+    if given.default is not msgspec.UNSET:
+        document["default"] = given.default
+    return document
+
+
+def _node_to_document(node: Node) -> dict[str, Any]:
+    document: dict[str, Any] = {"id": node.id, "type": node.type, "data": node.data}
+    if node.stage is not None:
+        document["stage"] = node.stage
+    if node.join is not None:
+        document["join"] = node.join
+    return _with_extra(document, node.extra)
+
+
+def _edge_to_document(edge: Edge) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "id": edge.id,
+        "source": edge.source,
+        "sourceHandle": edge.source_handle,
+        "target": edge.target,
+        "targetHandle": edge.target_handle,
+    }
+    if edge.mode is not None:
+        document["mode"] = edge.mode
+    if edge.path:
+        document["path"] = list(edge.path)
+    return _with_extra(document, edge.extra)
+
+
+def _without_extra(items: Sequence[Any]) -> list[Any]:
+    return [msgspec.structs.replace(item, extra={}) if item.extra else item for item in items]
+
+
+def _with_extra(document: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
+    """Return our keys, then the others by the alphabet. Where both have one, it is ours."""
+    return {**document, **{key: extra[key] for key in sorted(extra, key=str)}, **document}
+
+
+def _in_order_inside(item: dict[str, Any]) -> dict[str, Any]:
+    return {key: _in_order(value) for key, value in item.items()}
+
+
+def _in_order(value: Any) -> Any:
+    """Return the value with the keys of its objects in the order of the alphabet."""
+    if is_object(value):
+        return {key: _in_order(value[key]) for key in sorted(value, key=str)}
+    return [_in_order(member) for member in value] if is_array(value) else value

@@ -1,0 +1,134 @@
+"""A graph with everything in it looked up in constant time, however broken it is: what validation stands on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from perdure.errors import Fault
+from perdure.graph.handles import Handle
+from perdure.graph.model import INPUT, OUTPUT, Edge, Graph, Input, Node
+
+if TYPE_CHECKING:
+    from perdure.graph.declare import NodeType
+
+EdgesByHandle = dict[str, list[Edge]]
+
+
+class Kind(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node type says about its handles, by name."""
+
+    inputs: Mapping[str, Handle]
+    outputs: Mapping[str, Handle]
+    required: tuple[str, ...]
+    open_inputs: bool
+    open_outputs: bool
+    is_generator: bool
+
+
+class Index:
+    """A graph, indexed. Of several nodes with one id, edges mean the first."""
+
+    def __init__(self, graph: Graph, types: Mapping[str, NodeType[..., Any]]) -> None:
+        self.graph = graph
+        self.faults: list[Fault] = []
+        """What is wrong with ids and with what edges refer to."""
+        self.inputs: dict[str, Input] = {}
+        self.nodes: list[Node] = list(graph.nodes)
+        self.position: dict[str, int] = {}
+        self.kinds: list[Kind | None] = []
+        self.incoming: list[EdgesByHandle] = [{} for _ in graph.nodes]
+        self.to_output: EdgesByHandle = {}
+        self.successors: list[list[int]] = [[] for _ in graph.nodes]
+        self.has_incoming: list[bool] = [False for _ in graph.nodes]
+        self._read_inputs()
+        self._read_nodes(types)
+        self._read_edges()
+
+    def source_handle(self, edge: Edge) -> Handle | None:
+        """Return the output that an edge comes from, where it is known."""
+        source = self.position.get(edge.source)
+        kind = None if source is None else self.kinds[source]
+        return None if kind is None else kind.outputs.get(edge.source_handle)
+
+    def _read_inputs(self) -> None:
+        for given in self.graph.inputs:
+            if given.name in self.inputs:
+                self._fault(None, "duplicate_id", f"Two inputs are called {given.name!r}.", "Rename one of them.")
+            if not given.name or given.name.startswith("$"):
+                message = f"An input cannot be called {given.name!r}."
+                self._fault(None, "reserved_id", message, "Use a name without a '$' in front.")
+            self.inputs[given.name] = given
+
+    def _read_nodes(self, types: Mapping[str, NodeType[..., Any]]) -> None:
+        known: dict[str, Kind | None] = {}
+        for position, node in enumerate(self.nodes):
+            if self.position.setdefault(node.id, position) != position:
+                self._fault(node.id, "duplicate_id", f"Two nodes are called {node.id!r}.", "Rename one of them.")
+            if not node.id or node.id.startswith("$"):
+                message = f"A node cannot be called {node.id!r}."
+                self._fault(node.id, "reserved_id", message, "Use an id without a '$' in front.")
+            if node.type not in known:
+                known[node.type] = _kind_of(types[node.type]) if node.type in types else None
+            if known[node.type] is None:
+                self._fault(
+                    node.id,
+                    "unknown_type",
+                    f"Node {node.id!r} is of type {node.type!r}, which is not declared here.",
+                    "Import the module that declares it, or correct the name.",
+                )
+            self.kinds.append(known[node.type])
+
+    def _read_edges(self) -> None:
+        ids: set[str] = set()
+        for edge in self.graph.edges:
+            if edge.id in ids:
+                message = f"Two edges are called {edge.id!r}."
+                self._fault(edge.target, "duplicate_id", message, "Give one of them another id, or none.")
+            ids.add(edge.id)
+            source, target = self.position.get(edge.source), self.position.get(edge.target)
+            if source is None:
+                self.faults.extend(self._source_faults(edge))
+            if target is None:
+                self._read_outgoing(edge)
+                continue
+            self.incoming[target].setdefault(edge.target_handle, []).append(edge)
+            if source is None:
+                continue
+            if source == target:
+                message = f"Node {edge.source!r} feeds itself, by edge {edge.id!r}."
+                self._fault(edge.source, "self_loop", message, "Remove the edge: a run never goes back.")
+            else:
+                self.successors[source].append(target)
+                self.has_incoming[target] = True
+
+    def _read_outgoing(self, edge: Edge) -> None:
+        if edge.target == OUTPUT:
+            self.to_output.setdefault(edge.target_handle, []).append(edge)
+        else:
+            message = f"Edge {edge.id!r} goes to {edge.target!r}, which is not a node."
+            self._fault(edge.source, "dangling_reference", message, "Add the node, or remove the edge.")
+
+    def _source_faults(self, edge: Edge) -> Iterator[Fault]:
+        if edge.source != INPUT:
+            message = f"Edge {edge.id!r} comes from {edge.source!r}, which is not a node."
+            yield Fault(edge.target, "dangling_reference", message, "Add the node, or remove the edge.")
+        elif edge.source_handle not in self.inputs:
+            message = f"Edge {edge.id!r} brings the input {edge.source_handle!r}, which the workflow does not have."
+            yield Fault(edge.target, "dangling_reference", message, "Add it to the inputs, or remove the edge.")
+
+    def _fault(self, node: str | None, rule: str, message: str, remedy: str) -> None:
+        self.faults.append(Fault(node, rule, message, remedy))
+
+
+def _kind_of(node_type: NodeType[..., Any]) -> Kind:
+    return Kind(
+        inputs={handle.name: handle for handle in node_type.inputs},
+        outputs={handle.name: handle for handle in node_type.outputs},
+        required=tuple(handle.name for handle in node_type.inputs if handle.required),
+        open_inputs=node_type.open_inputs,
+        open_outputs=node_type.open_outputs,
+        is_generator=node_type.is_generator,
+    )

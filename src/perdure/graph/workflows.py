@@ -1,0 +1,240 @@
+"""Declaring workflows: `@workflow` on a function whose calls of node types are its graph."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cast, get_args, overload
+
+import msgspec
+
+from perdure.errors import GraphError, InvalidDeclaration
+from perdure.graph.calls import bind_arguments
+from perdure.graph.constants import check_constant, schema_of, to_constant
+from perdure.graph.handles import Handle, hints_of, shape_of
+from perdure.graph.model import Graph, Input
+from perdure.graph.policy import duration, is_duration
+from perdure.graph.refs import place_of_call
+from perdure.graph.source import Source, source_of
+from perdure.graph.trace import current_trace, trace_workflow
+from perdure.graph.validate import check
+
+if TYPE_CHECKING:
+    from perdure.graph.declare import NodeType
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+Durability = Literal["sync", "async", "exit"]
+OnFailure = Literal["stop", "finish"]
+
+
+class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run is made. What is None is for the engine to choose."""
+
+    run_id: str | None = None
+    store: str | None = None
+    durability: Durability | None = None
+    on_failure: OnFailure | None = None
+    timeout: timedelta | None = None
+
+
+class Workflow(Generic[P, R_co]):
+    """A named graph, written as a function. The function runs once, when the graph is first asked for."""
+
+    def __init__(self, fn: Callable[P, R_co], *, name: str, settings: RunSettings, inputs: tuple[Handle, ...]) -> None:
+        self.fn = fn
+        self.name = name
+        self.settings = settings
+        self.source: Source = source_of(fn)
+        self.input_handles = inputs
+        self.output_type: Any = hints_of(fn).get("return", Any)
+        self.inputs: tuple[Input, ...] = tuple(map(_input, inputs))
+        self._traced: tuple[Graph, Mapping[str, NodeType[..., Any]]] | None = None
+        functools.update_wrapper(cast("Any", self), fn, updated=())
+
+    @property
+    def input_types(self) -> Mapping[str, Any]:
+        """The annotation of each input."""
+        return {handle.name: handle.annotation for handle in self.input_handles}
+
+    @property
+    def graph(self) -> Graph:
+        """The graph. Raises GraphError, with all that is wrong, if the function does not describe a valid one."""
+        return self._trace()[0]
+
+    @property
+    def types(self) -> Mapping[str, NodeType[..., Any]]:
+        """The node types in the graph, by name."""
+        return self._trace()[1]
+
+    def bind(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Return the inputs that a call gives, by name, without defaults. Raises InvalidCall if they do not fit."""
+        return bind_arguments(f"Workflow {self.name!r}", self.input_handles, args, kwargs)
+
+    def run(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Run the workflow and return its result. The run is durable, in the store that `PERDURE_STORE` names."""
+        return cast("R_co", _run(self, self.settings, self.bind(*args, **kwargs)))
+
+    def options(
+        self,
+        *,
+        run_id: str | None = None,
+        store: str | None = None,
+        durability: Durability | None = None,
+        on_failure: OnFailure | None = None,
+        timeout: float | timedelta | None = None,
+    ) -> BoundWorkflow[P, R_co]:
+        """Return the workflow with settings for its runs: `digest.options(run_id="digest-1").run(url="…")`."""
+        given = _settings(
+            f"Workflow {self.name!r}",
+            run_id=run_id,
+            store=store,
+            durability=durability,
+            on_failure=on_failure,
+            timeout=timeout,
+        )
+        return BoundWorkflow(self, msgspec.structs.replace(self.settings, **given))
+
+    def _trace(self) -> tuple[Graph, Mapping[str, NodeType[..., Any]]]:
+        if self._traced is None:
+            graph, types = trace_workflow(self.name, self.fn, self.inputs)
+            check(graph, types)
+            self._traced = graph, MappingProxyType(types)
+        return self._traced
+
+    def __repr__(self) -> str:
+        return f"<workflow {self.name}>"
+
+
+class BoundWorkflow(Generic[P, R_co]):
+    """A workflow with settings for its runs."""
+
+    def __init__(self, workflow: Workflow[P, R_co], settings: RunSettings) -> None:
+        self.workflow = workflow
+        self.settings = settings
+
+    def run(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Run the workflow and return its result."""
+        return cast("R_co", _run(self.workflow, self.settings, self.workflow.bind(*args, **kwargs)))
+
+
+@overload
+def workflow(fn: Callable[P, R], /) -> Workflow[P, R]: ...
+
+
+@overload
+def workflow(
+    *,
+    name: str | None = None,
+    durability: Durability | None = None,
+    on_failure: OnFailure | None = None,
+    timeout: float | timedelta | None = None,
+) -> Callable[[Callable[P, R]], Workflow[P, R]]: ...
+
+
+def workflow(
+    fn: Any = None,
+    /,
+    *,
+    name: str | None = None,
+    durability: Durability | None = None,
+    on_failure: OnFailure | None = None,
+    timeout: float | timedelta | None = None,
+) -> Any:
+    """Declare a workflow: `@workflow`, or `@workflow(name="…", …)` with settings for its runs."""
+    if fn is not None:
+        return _declare(fn, name=None, settings=RunSettings())
+    if name is not None and (not isinstance(name, str) or not name):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidDeclaration("A workflow", [f"name={name!r} is not a name."])
+    given = RunSettings(**_settings("A workflow", durability=durability, on_failure=on_failure, timeout=timeout))
+    return functools.partial(_declare, name=name, settings=given)
+
+
+_workflows: dict[str, Workflow[..., Any]] = {}
+
+
+def declared_workflows() -> Mapping[str, Workflow[..., Any]]:
+    """Return the workflows that this process has declared, by name. Of one name, the last counts."""
+    return MappingProxyType(_workflows)
+
+
+def _run(workflow: Workflow[..., Any], settings: RunSettings, inputs: dict[str, Any]) -> Any:
+    if current_trace() is not None:
+        raise GraphError(
+            f"Workflow {workflow.name!r} cannot run while another one is traced ({place_of_call()}). "
+            "Run it inside a node, or before."
+        )
+    # The one place where this package reaches up: for callers that are not async. Loaded when it is used, so that
+    # declaring workflows does not load an engine.
+    sync = importlib.import_module("perdure.engine.sync")
+    chosen = msgspec.structs.asdict(settings)
+    always = {"run_id": settings.run_id, "store": settings.store}
+    others = {name: value for name, value in chosen.items() if name not in always and value is not None}
+    return sync.run_workflow(workflow, inputs=inputs, **always, **others)
+
+
+def _declare(fn: Any, *, name: str | None, settings: RunSettings) -> Workflow[..., Any]:
+    if not inspect.isfunction(fn):
+        raise InvalidDeclaration(repr(fn), ["it is not a function."])
+    if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise InvalidDeclaration(
+            fn.__qualname__, ["a workflow is traced, not run: write it as a plain `def` without await or yield."]
+        )
+    shape = shape_of(fn)
+    problems: list[str] = []
+    if shape.takes_context:
+        problems.append("only nodes have a context: take it as the first parameter of a node.")
+    if shape.open_inputs:
+        problems.append("the inputs of a workflow are named: write them out instead of `**`.")
+    problems.extend(problem for handle in shape.inputs if (problem := _input_problem(handle)) is not None)
+    if problems:
+        raise InvalidDeclaration(fn.__qualname__, problems)
+    declared: Workflow[..., Any] = Workflow(fn, name=name or fn.__name__, settings=settings, inputs=shape.inputs)
+    _workflows[declared.name] = declared
+    return declared
+
+
+def _input_problem(handle: Handle) -> str | None:
+    if handle.streaming:
+        return f"the input {handle.name!r} cannot be a stream: take a list, and map over it."
+    if handle.default is msgspec.UNSET:
+        return None
+    try:
+        plain = to_constant(handle.default, handle.annotation)
+    except ValueError as error:
+        return f"the default of {handle.name!r} cannot be written into a graph: {error}."
+    reason = check_constant(plain, handle.annotation)
+    return None if reason is None else f"the default of {handle.name!r} does not fit its annotation: {reason}."
+
+
+def _input(handle: Handle) -> Input:
+    default = handle.default
+    if default is not msgspec.UNSET:
+        default = to_constant(default, handle.annotation)
+    return Input(name=handle.name, schema=schema_of(handle.annotation), default=default)
+
+
+def _settings(subject: str, **given: Any) -> dict[str, Any]:
+    """Return the settings that are given, checked. Raises InvalidDeclaration with all that is wrong."""
+    chosen = {name: value for name, value in given.items() if value is not None}
+    problems: list[str] = []
+    for name in chosen.keys() & {"run_id", "store"}:
+        if not isinstance(chosen[name], str) or not chosen[name]:
+            problems.append(f"{name}={chosen[name]!r} is not a text.")
+    for name, choices in (("durability", get_args(Durability)), ("on_failure", get_args(OnFailure))):
+        if name in chosen and chosen[name] not in choices:
+            problems.append(f"{name}={chosen[name]!r} is none of {', '.join(map(repr, choices))}.")
+    if "timeout" in chosen:
+        if is_duration(chosen["timeout"], above=timedelta(0)):
+            chosen["timeout"] = duration(chosen["timeout"])
+        else:
+            problems.append(f"timeout={chosen['timeout']!r} is no time above zero, in seconds or as a timedelta.")
+    if problems:
+        raise InvalidDeclaration(subject, problems)
+    return chosen

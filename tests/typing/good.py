@@ -1,0 +1,163 @@
+"""What users write. Both type checkers accept it as it stands, in their strictest modes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, assert_type
+
+from perdure import Backoff, Context, NodeType, Outputs, Stream, collect, first, node, stage, unless, when, workflow
+from perdure.graph.trace import after, text
+
+
+@dataclass
+class Page:
+    title: str
+    paragraphs: list[str]
+
+
+class Halves(Outputs):
+    left: list[int]
+    right: list[int]
+
+
+@node(retries=3, backoff=Backoff(first=timedelta(seconds=2)), timeout=30, retry_on=(OSError, "requests.Timeout"))
+async def fetch(url: str) -> Page:
+    return Page(url, [])
+
+
+@node
+def paragraphs(page: Page) -> Iterator[str]:
+    yield from page.paragraphs
+
+
+@node
+async def numbers(upto: int) -> AsyncIterator[int]:
+    for number in range(upto):
+        yield number
+
+
+@node(concurrency=8)
+async def summarize(paragraph: str) -> str:
+    return paragraph[:10]
+
+
+@node
+async def approve(ctx: Context, parts: list[str]) -> bool:
+    ctx.log.info("asked")
+    return bool(parts)
+
+
+@node
+async def publish(parts: list[str], title: str = "") -> str:
+    return title.join(parts)
+
+
+@node
+def repeat(words: str, times: int, *, sep: str = "") -> str:
+    return sep.join([words] * times)
+
+
+@node
+def halve(values: list[int]) -> Halves:
+    return Halves(left=values, right=values)
+
+
+@node
+def route(value: int) -> Outputs:
+    return Outputs(small=value) if value < 10 else Outputs(large=value)
+
+
+@node
+def deal(values: list[int]) -> Iterator[Halves]:
+    yield Halves(left=values)
+
+
+@node
+def total(values: list[int]) -> int:
+    return sum(values)
+
+
+@node
+async def largest(values: Stream[int]) -> int:
+    best = 0
+    async for value in values:
+        best = max(best, value)
+    return best
+
+
+@node
+def show(value: Any, width: int = 80) -> str:
+    return str(value)[:width]
+
+
+@node
+def nothing() -> None:
+    return None
+
+
+class Summarizer:
+    temperature: float = 0.3
+
+    async def initialize(self) -> None:
+        return None
+
+    async def run(self, ctx: Context, words: str) -> str:
+        return words
+
+
+summarizer = node(Summarizer)
+
+
+class Splitter:
+    def process(self, words: str) -> Iterator[str]:
+        yield from words.split()
+
+
+splitter = node(concurrency=2)(Splitter)
+
+
+@workflow
+def digest(url: str) -> str:
+    parts = collect(summarize.map(paragraphs(fetch(url))))
+    with when(approve(parts)):
+        link = publish(parts)
+    return link
+
+
+@workflow(name="everything", durability="async", timeout=timedelta(hours=1))
+def everything(url: str, upto: int = 3) -> dict[str, Any]:
+    page = fetch(url)
+    stream = numbers(upto)
+    halves = halve([upto, total(collect(stream))])
+    with stage("second"), unless(approve(page.paragraphs)), after(halves):
+        biggest = largest(stream)
+    return {
+        "title": publish(page.paragraphs, title=page.title),
+        "joined": collect(repeat.map(paragraphs(page), stream, join="zip", sep=", ")),
+        "three": collect(repeat.map(["a", "b"], times=3)),
+        "total": first(total(halves.left), biggest, total.named("other")(halves["right"])),
+        "routed": total([route(upto).small, 3]),
+        "shown": show(value=page.title, width=3),
+        "text": show(text("About ", page.title)),
+        "class": summarizer(words=page.title, temperature=0.7),
+        "split": collect(splitter(words=page.title)),
+        "dealt": collect(deal([1, 2]).left),
+        "nothing": nothing(),
+    }
+
+
+def check_types() -> None:
+    assert_type(fetch("a"), Page)
+    assert_type(paragraphs(fetch("a")), Stream[str])
+    assert_type(numbers(3), Stream[int])
+    assert_type(approve(["a"]), bool)
+    assert_type(summarize.map(["a"]), Stream[str])
+    assert_type(collect(numbers(3)), list[int])
+    assert_type(halve([1]).left, list[int])
+    assert_type(nothing.named("x"), NodeType[[], None])
+    assert_type(digest.run(url="a"), str)
+    assert_type(digest.options(run_id="a", store="sqlite:///a.db").run("a"), str)
+    assert_type(summarizer("a"), str)
+    assert_type(splitter("a"), Stream[str])
