@@ -1,0 +1,344 @@
+"""What follows from what: given where a run stands and what has just happened, which events come next.
+
+A `Decider` belongs to one run. It records each event into the projection as it decides, so that a decision sees its
+own consequences, and hands the events over to be committed. It does no I/O, reads no clock and draws no randomness:
+the same projection, plan and happenings give the same events, in a live run, in a test and in a simulation.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from perdure.graph.plan import Plan
+from perdure.ids import EngineId, Epoch, NodeId
+from perdure.journal import events as e
+from perdure.journal.projection import Projection
+from perdure.journal.readiness import Blocked, Ready, readiness, run_outputs
+from perdure.journal.states import ENDED, SETTLED, NodeStatus, RunStatus
+
+RESOURCE_RETRIES = 2
+"""An attempt that ran out of memory is tried again this often even where no retries were asked for."""
+
+
+class Decider:
+    """Decides for one run. `take` hands over what was decided since the last call."""
+
+    def __init__(self, projection: Projection, plan: Plan, *, decided: Iterable[tuple[e.AnyEvent, int]] = ()) -> None:
+        self.projection = projection
+        self.plan = plan
+        self.ready: deque[NodeId] = deque()
+        """Scheduled nodes that have not been started, oldest first."""
+        self._decided = list(decided)
+        self._waiting: dict[NodeId, int] = {}
+        self._unsettled = 0
+        self._live = 0
+        self._stages_open: dict[str, int] = {}
+        self._survey()
+
+    def take(self) -> list[tuple[e.AnyEvent, int]]:
+        """Return the events decided since the last call, each with its time."""
+        decided, self._decided = self._decided, []
+        return decided
+
+    @property
+    def has_decided(self) -> bool:
+        return bool(self._decided)
+
+    # What happens to the run
+
+    def claim(self, engine_id: EngineId, epoch: Epoch, *, previous: EngineId | None, lost: bool, at: int) -> None:
+        """Take the run over; attempts that were running are lost with their engine.
+
+        A run that was lost too often without progress is quarantined here, in the claim's own transition: an engine
+        that is killed by the run never reaches a handler that could count.
+        """
+        self._record(e.RunClaimed(engine_id=engine_id, epoch=epoch, previous=previous, lost=lost), at)
+        run = self.projection.run
+        orphans = [node for node in self.projection.nodes.values() if node.status is NodeStatus.RUNNING]
+        if lost and run.recoveries > run.settings.max_recoveries:
+            for node in orphans:
+                self._record(e.AttemptLost(node_id=node.node_id, attempt=node.attempt, reason="engine lost"), at)
+                self._after_lost(node.node_id, at)
+            self._quarantine(orphans[0].node_id if orphans else None, at)
+            return
+        for node in orphans:
+            self.attempt_lost(node.node_id, reason="engine lost", at=at)
+        if self.projection.run.status is RunStatus.RECOVERING:
+            self._record(e.RunRecovered(reason="engine lost", lost_attempts=len(orphans)), at)
+        self._conclude(at)
+
+    def start(self, *, at: int) -> None:
+        """Begin: what waits for nothing is scheduled."""
+        self._record(e.RunStarted(), at)
+        self._consider((node_id for node_id, waiting in self._waiting.items() if not waiting), at)
+        self._conclude(at)
+
+    def resume(self, *, reason: str, at: int, settles: bool = True) -> None:
+        """Go on with a run that rested. Unless `settles`, something else that changes it follows at once."""
+        self._record(e.RunResumed(reason=reason), at)
+        if settles:
+            self._conclude(at)
+
+    def cancel(self, *, reason: str, at: int) -> None:
+        """Stop: what has not started is cancelled at once, what runs when its body has ended."""
+        self._record(e.RunCancelling(reason=reason), at)
+        self._cancel_unstarted("the run was cancelled", at)
+        self._conclude(at)
+
+    def time_out(self, *, at: int) -> None:
+        """The run has taken longer than it was given."""
+        seconds = self.projection.run.settings.timeout_seconds
+        error = e.ErrorRecord(
+            error_class=e.ErrorClass.UNKNOWN, type="RunTimeout", message=f"the run took longer than {seconds:g} s"
+        )
+        self._fail(None, error, at)
+
+    # What happens to attempts
+
+    def start_attempt(self, node_id: NodeId, *, at: int) -> int:
+        """Start the scheduled attempt of a node and return its number."""
+        node = self.projection.node(node_id)
+        self._record(e.NodeStarted(node_id=node_id, attempt=node.attempt), at)
+        return node.attempt
+
+    def is_current(self, node_id: NodeId, attempt: int) -> bool:
+        """Whether a result of this attempt still counts."""
+        node = self.projection.node(node_id)
+        return node.status is NodeStatus.RUNNING and node.attempt == attempt and not node.attempt_ended
+
+    def attempt_completed(
+        self, node_id: NodeId, attempt: int, outputs: dict[str, e.Encoded], *, duration_ms: int, at: int
+    ) -> None:
+        """The body returned: its outputs are the node's, and dependents may be ready."""
+        if not self.is_current(node_id, attempt):
+            self._record(e.AttemptResultDiscarded(node_id=node_id, attempt=attempt, outcome="completed"), at)
+            return
+        self._record(e.NodeCompleted(node_id=node_id, attempt=attempt, outputs=outputs, duration_ms=duration_ms), at)
+        self._settle(node_id, at)
+        self._conclude(at)
+
+    def attempt_failed(
+        self, node_id: NodeId, attempt: int, error: e.ErrorRecord, *, duration_ms: int, delay_micros: int, at: int
+    ) -> None:
+        """The body raised: it is tried again after `delay_micros` if the budget allows, else the node has failed."""
+        if not self.is_current(node_id, attempt):
+            self._record(e.AttemptResultDiscarded(node_id=node_id, attempt=attempt, outcome="failed"), at)
+            return
+        final = not self._may_retry(node_id, error)
+        self._record(
+            e.NodeFailed(node_id=node_id, attempt=attempt, error=error, final=final, duration_ms=duration_ms), at
+        )
+        if not final:
+            self._schedule(node_id, at, due=at + delay_micros if delay_micros else None)
+        elif self.projection.run.status is RunStatus.RUNNING and self.projection.run.settings.on_failure == "stop":
+            self._fail(node_id, error, at)
+            return
+        self._conclude(at)
+
+    def attempt_cancelled(self, node_id: NodeId, attempt: int, *, reason: str, at: int) -> None:
+        """The body was told to stop, and did."""
+        if self.is_current(node_id, attempt):
+            self._record(e.NodeCancelled(node_id=node_id, attempt=attempt, reason=reason), at)
+            self._conclude(at)
+
+    def attempt_lost(self, node_id: NodeId, *, reason: str, at: int) -> None:
+        """Nobody will ever bring the attempt's result. The next one follows, unless the node must not be repeated."""
+        node = self.projection.node(node_id)
+        self._record(e.AttemptLost(node_id=node_id, attempt=node.attempt, reason=reason), at)
+        if self.projection.run.status in (RunStatus.FAILING, RunStatus.CANCELLING):
+            self._record(e.NodeCancelled(node_id=node_id, attempt=node.attempt, reason=reason), at)
+        else:
+            self._after_lost(node_id, at)
+
+    def resolve(self, node_id: NodeId, event: e.NodeResolved, *, at: int) -> None:
+        """A probe or a person has said what became of an attempt in doubt."""
+        self._record(event, at)
+        match event.resolution:
+            case "done":
+                self._settle(node_id, at)
+            case "retry":
+                self.ready.append(node_id)
+            case "fail":
+                error = event.error or e.ErrorRecord(
+                    error_class=e.ErrorClass.UNKNOWN, type="InDoubt", message="resolved as failed"
+                )
+                if self.projection.run.settings.on_failure == "stop":
+                    self._fail(node_id, error, at)
+                    return
+        self._conclude(at)
+
+    def checkpoint(self, node_id: NodeId, attempt: int, state: e.Encoded, *, at: int) -> None:
+        """A body has saved how far it is."""
+        self._record(e.NodeCheckpointed(node_id=node_id, attempt=attempt, state=state), at)
+
+    def step_completed(
+        self, node_id: NodeId, attempt: int, name: str, occurrence: int, result: e.Encoded, *, at: int
+    ) -> None:
+        """A step inside a body has its result."""
+        self._record(
+            e.StepCompleted(node_id=node_id, attempt=attempt, name=name, occurrence=occurrence, result=result), at
+        )
+
+    # Consequences
+
+    def _record(self, event: e.AnyEvent, at: int) -> None:
+        before = self._status_of(event)
+        self.projection.apply(event, at=at)
+        self._decided.append((event, at))
+        if before is not None:
+            self._count(before, self._status_of(event))
+
+    def _status_of(self, event: e.AnyEvent) -> NodeStatus | None:
+        return self.projection.node(event.node_id).status if isinstance(event, e.NodeEvent) else None
+
+    def _count(self, before: NodeStatus, after: NodeStatus | None) -> None:
+        if before is after or after is None:
+            return
+        self._live += (after not in ENDED) - (before not in ENDED and before is not NodeStatus.IDLE)
+        if after in SETTLED:
+            self._unsettled -= 1
+
+    def _settle(self, node_id: NodeId, at: int) -> None:
+        """Tell the dependents of a node that it is completed or skipped, and theirs if they are skipped in turn."""
+        settled = deque((node_id,))
+        while settled:
+            current = settled.popleft()
+            self._close_stage(current, at)
+            if self.projection.run.status is not RunStatus.RUNNING:
+                continue
+            for dependent in self.plan.nodes[current].downstream:
+                self._waiting[dependent] -= 1
+                if self._is_due_for_a_look(dependent) and not self._consider_one(dependent, at):
+                    settled.append(dependent)
+
+    def _consider(self, candidates: Iterable[NodeId], at: int) -> None:
+        for node_id in list(candidates):
+            if self._is_due_for_a_look(node_id) and not self._consider_one(node_id, at):
+                self._settle(node_id, at)
+
+    def _is_due_for_a_look(self, node_id: NodeId) -> bool:
+        idle = self.projection.node(node_id).status is NodeStatus.IDLE
+        return idle and (not self._waiting[node_id] or self.plan.nodes[node_id].waits_for_first)
+
+    def _consider_one(self, node_id: NodeId, at: int) -> bool:
+        """Schedule or skip a node that may be ready. False if it was skipped."""
+        match readiness(self.plan.nodes[node_id], self.projection):
+            case Ready():
+                self._open_stage(node_id, at)
+                self._schedule(node_id, at)
+            case Blocked(reason=reason):
+                self._open_stage(node_id, at)
+                self._record(e.NodeSkipped(node_id=node_id, reason=reason), at)
+                return False
+            case None:
+                pass
+        return True
+
+    def _schedule(self, node_id: NodeId, at: int, *, due: int | None = None) -> None:
+        attempt = self.projection.node(node_id).attempt + 1
+        self._record(e.NodeScheduled(node_id=node_id, attempt=attempt, due=due), at)
+        self.ready.append(node_id)
+
+    def _may_retry(self, node_id: NodeId, error: e.ErrorRecord) -> bool:
+        policy = self.plan.nodes[node_id].policy
+        if not error.retryable or policy.once or self.projection.run.status is not RunStatus.RUNNING:
+            return False
+        budget = policy.retries
+        if error.error_class is e.ErrorClass.RESOURCE:
+            budget = max(budget, RESOURCE_RETRIES)
+        return self.projection.node(node_id).failures < budget
+
+    def _after_lost(self, node_id: NodeId, at: int) -> None:
+        if self.plan.nodes[node_id].policy.once:
+            attempt = self.projection.node(node_id).attempt
+            self._record(e.NodeInDoubt(node_id=node_id, attempt=attempt), at)
+        else:
+            self._schedule(node_id, at)
+
+    def _fail(self, node_id: NodeId | None, error: e.ErrorRecord, at: int) -> None:
+        self._record(e.RunFailing(node_id=node_id, error=error), at)
+        self._cancel_unstarted("the run is failing", at)
+        self._conclude(at)
+
+    def _cancel_unstarted(self, reason: str, at: int) -> None:
+        for node in list(self.projection.nodes.values()):
+            if node.status in (NodeStatus.SCHEDULED, NodeStatus.SUSPENDED, NodeStatus.IN_DOUBT):
+                self._record(e.NodeCancelled(node_id=node.node_id, attempt=node.attempt, reason=reason), at)
+        self.ready.clear()
+
+    def _quarantine(self, node_id: NodeId | None, at: int) -> None:
+        run = self.projection.run
+        where = f" at node {node_id!r}" if node_id else ""
+        reason = f"lost {run.recoveries} times without progress{where}"
+        self._record(e.RunQuarantined(recoveries=run.recoveries, node_id=node_id, reason=reason), at)
+
+    def _conclude(self, at: int) -> None:
+        """End the run, or rest it, if nothing in it can move."""
+        run = self.projection.run
+        if self._live:
+            if run.status is RunStatus.RUNNING and self._only_doubt_is_left():
+                self._record(e.RunSuspended(reason="in doubt: " + ", ".join(self._in_doubt())), at)
+            return
+        match run.status:
+            case RunStatus.RUNNING if not self._unsettled:
+                outputs = run_outputs(self.plan, self.projection)
+                self._record(e.RunCompleted(outputs=outputs, duration_ms=self._elapsed_ms(at)), at)
+            case RunStatus.RUNNING:
+                failed = next(node for node in self.projection.nodes.values() if node.status is NodeStatus.FAILED)
+                assert failed.error is not None
+                self._record(e.RunFailing(node_id=failed.node_id, error=failed.error), at)
+                self._record(e.RunFailed(node_id=failed.node_id, error=failed.error), at)
+            case RunStatus.FAILING:
+                assert run.error is not None
+                self._record(e.RunFailed(node_id=run.failed_node, error=run.error), at)
+            case RunStatus.CANCELLING:
+                self._record(e.RunCancelled(reason=run.reason), at)
+            case _:
+                pass
+
+    def _only_doubt_is_left(self) -> bool:
+        in_doubt = len(self._in_doubt())
+        return bool(in_doubt) and in_doubt == self._live
+
+    def _in_doubt(self) -> list[NodeId]:
+        if not self._once_nodes:
+            return []
+        return [node_id for node_id in self._once_nodes if self.projection.node(node_id).status is NodeStatus.IN_DOUBT]
+
+    def _elapsed_ms(self, at: int) -> int:
+        started = self.projection.run.started_at
+        return (at - started) // 1_000 if started is not None else 0
+
+    # Stages
+
+    def _open_stage(self, node_id: NodeId, at: int) -> None:
+        stage = self.plan.nodes[node_id].node.stage
+        if stage is not None and stage not in self._stages_open:
+            self._stages_open[stage] = len(self.plan.stages[stage])
+            self._record(e.StageStarted(stage=stage), at)
+
+    def _close_stage(self, node_id: NodeId, at: int) -> None:
+        stage = self.plan.nodes[node_id].node.stage
+        if stage is None:
+            return
+        self._stages_open[stage] -= 1
+        if not self._stages_open[stage]:
+            self._record(e.StageCompleted(stage=stage), at)
+
+    # Where the run stands
+
+    def _survey(self) -> None:
+        """Derive the counters from the projection: O(V + E), once, when a run is taken up."""
+        nodes = self.projection.nodes
+        settled = {node_id for node_id, node in nodes.items() if node.status in SETTLED}
+        self._unsettled = len(self.plan.nodes) - len(settled)
+        self._live = sum(node.status not in ENDED and node.status is not NodeStatus.IDLE for node in nodes.values())
+        self._once_nodes = [node_id for node_id, plan in self.plan.nodes.items() if plan.policy.once]
+        for node_id, plan in self.plan.nodes.items():
+            self._waiting[node_id] = sum(source not in settled for source in plan.upstream)
+        scheduled = [node for node in nodes.values() if node.status is NodeStatus.SCHEDULED]
+        self.ready.extend(node.node_id for node in sorted(scheduled, key=lambda node: node.last_seq))
+        for stage, members in self.plan.stages.items():
+            if any(member in nodes for member in members):
+                self._stages_open[stage] = sum(member not in settled for member in members)

@@ -1,0 +1,489 @@
+"""The facts of which a run's log consists.
+
+An event holds all that replay needs: no clock, no random value and no lookup is used to fold one. Stored shapes only
+grow: a field added later has a default, a type never changes, a tag is never used again.
+
+`Recorded` is an event in its place: numbered, timed, on a branch and under the epoch of the engine that wrote it.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Literal
+
+import msgspec
+
+from perdure.ids import BranchId, EngineId, Epoch, EventId, NodeId, Seq
+
+Encoded = msgspec.Raw
+"""A value as it is stored: JSON bytes written by a codec. The journal compares and carries it, and never decodes it."""
+
+Durability = Literal["sync", "async", "exit"]
+OnFailure = Literal["stop", "finish"]
+
+
+class ErrorClass(StrEnum):
+    """What kind of thing went wrong, which decides what may help."""
+
+    TRANSIENT = "transient"
+    RESOURCE = "resource"
+    CONFIGURATION = "configuration"
+    INPUT = "input"
+    BUG = "bug"
+    UNKNOWN = "unknown"
+
+
+class ErrorRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An error as data. It is never turned back into an exception of its own type."""
+
+    error_class: ErrorClass
+    type: str
+    message: str
+    traceback: str = ""
+    retryable: bool = False
+
+
+class RunSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was chosen for one run when it was started. It stays with the run, whoever continues it."""
+
+    durability: Durability = "sync"
+    on_failure: OnFailure = "stop"
+    timeout_seconds: float | None = None
+    max_recoveries: int = 5
+    grace_seconds: float = 10.0
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=True, omit_defaults=True):
+    """One fact about a run."""
+
+
+class NodeEvent(Event, frozen=True, kw_only=True):
+    """One fact about a node of a run."""
+
+    node_id: NodeId
+
+
+class AttemptEvent(NodeEvent, frozen=True, kw_only=True):
+    """One fact about one try at a node."""
+
+    attempt: int
+
+
+# The run
+
+
+class RunCreated(Event, frozen=True, kw_only=True):
+    workflow: str
+    version: int
+    graph_hash: str
+    inputs: dict[str, Encoded] = {}
+    settings: RunSettings = RunSettings()
+    project_id: str = "default"
+    source: dict[str, str] = {}
+    """Where the node types came from: `module` or `file`."""
+
+
+class RunStarted(Event, frozen=True, kw_only=True):
+    pass
+
+
+class RunClaimed(Event, frozen=True, kw_only=True):
+    """An engine took the run over. `lost` says that its last owner died with it instead of letting it go."""
+
+    engine_id: EngineId
+    epoch: Epoch
+    previous: EngineId | None = None
+    lost: bool = False
+
+
+class RunPausing(Event, frozen=True, kw_only=True):
+    reason: str = ""
+
+
+class RunPaused(Event, frozen=True, kw_only=True):
+    pass
+
+
+class RunSuspended(Event, frozen=True, kw_only=True):
+    """Nothing in the run can move until something from outside arrives."""
+
+    awaiting_input: bool = False
+    reason: str = ""
+
+
+class RunResumed(Event, frozen=True, kw_only=True):
+    reason: str = ""
+
+
+class RunRecovered(Event, frozen=True, kw_only=True):
+    """The run goes on after its engine was lost, or after damage was repaired on a branch."""
+
+    reason: str
+    lost_attempts: int = 0
+    previous_branch: BranchId | None = None
+    cut: Seq | None = None
+
+
+class RunReopened(Event, frozen=True, kw_only=True):
+    reason: str = ""
+
+
+class RunQuarantined(Event, frozen=True, kw_only=True):
+    """The run was lost too often without progress; it rests until someone re-arms it."""
+
+    recoveries: int
+    node_id: NodeId | None = None
+    reason: str = ""
+
+
+class RunCancelling(Event, frozen=True, kw_only=True):
+    reason: str = ""
+
+
+class RunFailing(Event, frozen=True, kw_only=True):
+    error: ErrorRecord
+    node_id: NodeId | None = None
+
+
+class RunCompleted(Event, frozen=True, kw_only=True):
+    outputs: dict[str, Encoded] = {}
+    duration_ms: int = 0
+
+
+class RunFailed(Event, frozen=True, kw_only=True):
+    error: ErrorRecord
+    node_id: NodeId | None = None
+
+
+class RunCancelled(Event, frozen=True, kw_only=True):
+    reason: str = ""
+
+
+# Nodes and attempts
+
+
+class NodeScheduled(AttemptEvent, frozen=True, kw_only=True):
+    """The node may start, not before `due` (microseconds since 1970) if there is one."""
+
+    due: int | None = None
+
+
+class NodeStarted(AttemptEvent, frozen=True, kw_only=True):
+    pass
+
+
+class NodeCheckpointed(AttemptEvent, frozen=True, kw_only=True):
+    state: Encoded
+
+
+class StepCompleted(AttemptEvent, frozen=True, kw_only=True):
+    """`ctx.step` has its result: the body that runs again gets it without calling the function."""
+
+    name: str
+    occurrence: int
+    result: Encoded
+
+
+class NodeSuspended(AttemptEvent, frozen=True, kw_only=True):
+    reason: str
+    state: Encoded | None = None
+
+
+class NodeResumed(AttemptEvent, frozen=True, kw_only=True):
+    value: Encoded | None = None
+
+
+class NodeCompleted(AttemptEvent, frozen=True, kw_only=True):
+    outputs: dict[str, Encoded] = {}
+    duration_ms: int = 0
+
+
+class NodeFailed(AttemptEvent, frozen=True, kw_only=True):
+    """The attempt failed. Unless `final`, the next attempt is scheduled in the same transition."""
+
+    error: ErrorRecord
+    final: bool = True
+    duration_ms: int = 0
+
+
+class NodeSkipped(NodeEvent, frozen=True, kw_only=True):
+    reason: str
+
+
+class NodeCancelled(NodeEvent, frozen=True, kw_only=True):
+    attempt: int
+    reason: str = ""
+
+
+class NodeInDoubt(AttemptEvent, frozen=True, kw_only=True):
+    """An attempt that must not be repeated was lost: whether it had its effect is not known."""
+
+
+class NodeResolved(AttemptEvent, frozen=True, kw_only=True):
+    resolution: Literal["done", "retry", "fail"]
+    outputs: dict[str, Encoded] = {}
+    error: ErrorRecord | None = None
+    by: str = ""
+
+
+class AttemptLost(AttemptEvent, frozen=True, kw_only=True):
+    """The engine that ran the attempt is gone, or let go of it to shut down."""
+
+    reason: str = ""
+
+
+class AttemptResultDiscarded(AttemptEvent, frozen=True, kw_only=True):
+    """A result came after its attempt had ended otherwise. It changes nothing."""
+
+    outcome: Literal["completed", "failed"]
+
+
+# Stages
+
+
+class StageStarted(Event, frozen=True, kw_only=True):
+    stage: str
+
+
+class StageCompleted(Event, frozen=True, kw_only=True):
+    stage: str
+
+
+# Triggers
+
+
+class TriggerRegistered(NodeEvent, frozen=True, kw_only=True):
+    trigger_type: str
+    config: dict[str, Any] = {}
+
+
+class TriggerInputReceived(NodeEvent, frozen=True, kw_only=True):
+    input_id: str
+    data: Encoded
+    cursor: str | None = None
+
+
+class TriggerCursorAdvanced(NodeEvent, frozen=True, kw_only=True):
+    cursor: str
+    processed_count: int = 1
+
+
+# Messages, one event per batch
+
+
+class OutboxEnqueued(NodeEvent, frozen=True, kw_only=True):
+    edge_id: str
+    first_position: int
+    count: int
+    digest: str = ""
+
+
+class OutboxSent(NodeEvent, frozen=True, kw_only=True):
+    edge_id: str
+    first_position: int
+    count: int
+
+
+# People, time, signals
+
+
+class InteractionRequested(AttemptEvent, frozen=True, kw_only=True):
+    interaction_id: str
+    prompt: str
+    schema: dict[str, Any] = {}
+
+
+class InteractionResponded(AttemptEvent, frozen=True, kw_only=True):
+    interaction_id: str
+    answer: Encoded
+    by: str = ""
+
+
+class TimerSet(NodeEvent, frozen=True, kw_only=True):
+    timer_id: str
+    due: int
+
+
+class TimerFired(NodeEvent, frozen=True, kw_only=True):
+    timer_id: str
+
+
+class SignalReceived(Event, frozen=True, kw_only=True):
+    name: str
+    signal_id: str
+    value: Encoded
+
+
+# History
+
+
+class JumpRequested(Event, frozen=True, kw_only=True):
+    node_id: NodeId
+    reason: str = ""
+
+
+class BranchCreated(Event, frozen=True, kw_only=True):
+    branch_id: BranchId
+    parent: BranchId
+    cut: Seq
+    dropped: tuple[NodeId, ...] = ()
+
+
+class BranchActivated(Event, frozen=True, kw_only=True):
+    branch_id: BranchId
+
+
+class CheckpointSaved(Event, frozen=True, kw_only=True):
+    name: str
+    seq: Seq
+
+
+class VersionResolved(Event, frozen=True, kw_only=True):
+    workflow: str
+    alias: str
+    version: int
+
+
+AnyEvent = (
+    RunCreated
+    | RunStarted
+    | RunClaimed
+    | RunPausing
+    | RunPaused
+    | RunSuspended
+    | RunResumed
+    | RunRecovered
+    | RunReopened
+    | RunQuarantined
+    | RunCancelling
+    | RunFailing
+    | RunCompleted
+    | RunFailed
+    | RunCancelled
+    | NodeScheduled
+    | NodeStarted
+    | NodeCheckpointed
+    | StepCompleted
+    | NodeSuspended
+    | NodeResumed
+    | NodeCompleted
+    | NodeFailed
+    | NodeSkipped
+    | NodeCancelled
+    | NodeInDoubt
+    | NodeResolved
+    | AttemptLost
+    | AttemptResultDiscarded
+    | StageStarted
+    | StageCompleted
+    | TriggerRegistered
+    | TriggerInputReceived
+    | TriggerCursorAdvanced
+    | OutboxEnqueued
+    | OutboxSent
+    | InteractionRequested
+    | InteractionResponded
+    | TimerSet
+    | TimerFired
+    | SignalReceived
+    | JumpRequested
+    | BranchCreated
+    | BranchActivated
+    | CheckpointSaved
+    | VersionResolved
+)
+
+TERMINAL_EVENTS = (RunCompleted, RunFailed, RunCancelled)
+AUDIT_EVENTS = (
+    AttemptResultDiscarded,
+    CheckpointSaved,
+    RunClaimed,
+    RunReopened,
+    BranchCreated,
+    BranchActivated,
+    JumpRequested,
+)
+"""What may still be recorded on a branch after its terminal event."""
+
+
+class Recorded(msgspec.Struct, frozen=True, kw_only=True):
+    """An event in its place in the log."""
+
+    seq: Seq
+    id: EventId
+    branch_id: BranchId
+    epoch: Epoch
+    at: int
+    """Microseconds since 1970-01-01 UTC."""
+    event: AnyEvent
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(AnyEvent)
+
+
+def encode_event(event: Event) -> str:
+    """Return the event as it is stored: equal events give equal text."""
+    return _encoder.encode(event).decode()
+
+
+def decode_event(payload: str | bytes) -> AnyEvent:
+    """Return the event that was stored as `payload`."""
+    return _decoder.decode(payload)
+
+
+def type_of(event: Event) -> str:
+    return type(event).__name__
+
+
+def node_of(event: Event) -> NodeId | None:
+    """Return the node an event is about, if it is about one."""
+    return getattr(event, "node_id", None)
+
+
+def key_of(event: Event, branch_id: BranchId, seq: Seq) -> str:
+    """Return what makes this event the same event when it is written again.
+
+    The database keeps keys unique per run, so an attempt cannot be scheduled, started or ended twice on a branch even
+    by a program with a bug. Events that may happen any number of times are told apart by their place in the log.
+    """
+    name = type(event).__name__
+    facts: Any = event
+    match _IDENTITY.get(type(event)):
+        case "attempt":
+            return f"{branch_id}/{facts.node_id}/{facts.attempt}/{name}"
+        case "step":
+            return f"{branch_id}/{facts.node_id}/step/{facts.name}/{facts.occurrence}"
+        case "node":
+            return f"{branch_id}/{facts.node_id}/{name}"
+        case "branch":
+            return f"{branch_id}/{name}"
+        case "epoch":
+            return f"{name}/{facts.epoch}"
+        case "stage":
+            return f"{branch_id}/{name}/{facts.stage}"
+        case None:
+            return f"{branch_id}/{name}/{seq}"
+
+
+_IDENTITY: dict[type[Event], Literal["attempt", "step", "node", "branch", "epoch", "stage"]] = {
+    **dict.fromkeys(
+        (
+            NodeScheduled,
+            NodeStarted,
+            NodeCompleted,
+            NodeFailed,
+            NodeCancelled,
+            NodeInDoubt,
+            NodeResolved,
+            AttemptLost,
+        ),
+        "attempt",
+    ),
+    StepCompleted: "step",
+    NodeSkipped: "node",
+    **dict.fromkeys((RunCreated, RunStarted, RunCompleted, RunFailed, RunCancelled), "branch"),
+    RunClaimed: "epoch",
+    **dict.fromkeys((StageStarted, StageCompleted), "stage"),
+}
+"""What an event happens once for. The others may happen again and again."""

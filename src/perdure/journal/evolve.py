@@ -1,0 +1,174 @@
+"""Fold events into state, by the law of `states`. Pure: the same events give the same rows, live or years later."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from perdure.errors import IllegalTransition
+from perdure.ids import Epoch, RunId, Seq
+from perdure.journal import events as e
+from perdure.journal.states import NODE_LAW, RUN_LAW, NodeState, NodeStatus, RunState, RunStatus
+
+
+def create_run(run_id: RunId, created: e.RunCreated, *, at: int, branch_id: Any, epoch: Epoch) -> RunState:
+    """Return the run that begins with `created`, which is always its first event."""
+    return RunState(
+        run_id=run_id,
+        project_id=created.project_id,
+        workflow=created.workflow,
+        version=created.version,
+        graph_hash=created.graph_hash,
+        status=RunStatus.CREATED,
+        branch_id=branch_id,
+        epoch=epoch,
+        inputs=created.inputs,
+        settings=created.settings,
+        source=created.source,
+        created_at=at,
+        last_seq=Seq(1),
+    )
+
+
+def evolve_run(run: RunState, event: e.Event, *, seq: Seq, at: int) -> RunState:
+    """Return the run as it stands after `event`."""
+    if isinstance(event, e.NodeEvent):
+        recoveries = 0 if isinstance(event, e.NodeCompleted) else run.recoveries
+        return replace(run, last_seq=seq, recoveries=recoveries)
+    match event:
+        case e.RunStarted():
+            return _run(run, event, RunStatus.RUNNING, seq, started_at=at)
+        case e.RunClaimed():
+            lost = event.lost and run.status is RunStatus.RUNNING
+            status = RunStatus.RECOVERING if lost else run.status
+            return _run(run, event, status, seq, epoch=event.epoch, recoveries=run.recoveries + event.lost)
+        case e.RunRecovered():
+            return _run(run, event, RunStatus.RUNNING, seq)
+        case e.RunPausing():
+            return _run(run, event, RunStatus.PAUSING, seq, reason=event.reason)
+        case e.RunPaused():
+            return _run(run, event, RunStatus.PAUSED, seq)
+        case e.RunSuspended():
+            status = RunStatus.AWAITING_INPUT if event.awaiting_input else RunStatus.SUSPENDED
+            return _run(run, event, status, seq, reason=event.reason)
+        case e.RunResumed():
+            return _run(run, event, RunStatus.RUNNING, seq, reason=event.reason, recoveries=0)
+        case e.RunQuarantined():
+            return _run(run, event, RunStatus.QUARANTINED, seq, reason=event.reason, failed_node=event.node_id)
+        case e.RunCancelling():
+            return _run(run, event, RunStatus.CANCELLING, seq, reason=event.reason)
+        case e.RunFailing():
+            return _run(run, event, RunStatus.FAILING, seq, error=event.error, failed_node=event.node_id)
+        case e.RunCompleted():
+            return _run(run, event, RunStatus.COMPLETED, seq, outputs=event.outputs, ended_at=at)
+        case e.RunFailed():
+            return _run(run, event, RunStatus.FAILED, seq, error=event.error, failed_node=event.node_id, ended_at=at)
+        case e.RunCancelled():
+            return _run(run, event, RunStatus.CANCELLED, seq, reason=event.reason, ended_at=at)
+        case e.RunCreated():
+            raise IllegalTransition(run.status, event)
+        case _:
+            return replace(run, last_seq=seq)
+
+
+def evolve_node(node: NodeState, event: e.NodeEvent, *, seq: Seq, at: int) -> NodeState:
+    """Return the node as it stands after `event`."""
+    match event:
+        case e.NodeScheduled():
+            follows = node.status is NodeStatus.IDLE or node.attempt_ended
+            if not follows or event.attempt != node.attempt + 1:
+                raise IllegalTransition(node, event)
+            return _node(
+                node,
+                event,
+                NodeStatus.SCHEDULED,
+                seq,
+                attempt=event.attempt,
+                attempt_ended=False,
+                due=event.due,
+                scheduled_at=at,
+                started_at=None,
+                ended_at=None,
+                duration_ms=None,
+            )
+        case e.NodeStarted():
+            return _attempt(node, event, NodeStatus.RUNNING, seq, started_at=at, due=None)
+        case e.NodeCheckpointed():
+            return _attempt(node, event, NodeStatus.RUNNING, seq, checkpoint=event.state)
+        case e.StepCompleted():
+            return _attempt(node, event, NodeStatus.RUNNING, seq)
+        case e.NodeSuspended():
+            return _attempt(node, event, NodeStatus.SUSPENDED, seq, checkpoint=event.state, reason=event.reason)
+        case e.NodeResumed():
+            return _attempt(node, event, NodeStatus.RUNNING, seq)
+        case e.NodeCompleted():
+            return _attempt(
+                node,
+                event,
+                NodeStatus.COMPLETED,
+                seq,
+                outputs=event.outputs,
+                error=None,
+                ended_at=at,
+                duration_ms=event.duration_ms,
+            )
+        case e.NodeFailed():
+            return _attempt(
+                node,
+                event,
+                NodeStatus.FAILED if event.final else NodeStatus.RUNNING,
+                seq,
+                attempt_ended=not event.final,
+                failures=node.failures + 1,
+                error=event.error,
+                ended_at=at,
+                duration_ms=event.duration_ms,
+            )
+        case e.AttemptLost():
+            return _attempt(node, event, NodeStatus.RUNNING, seq, attempt_ended=True, lost=node.lost + 1, ended_at=at)
+        case e.NodeSkipped():
+            return _node(node, event, NodeStatus.SKIPPED, seq, reason=event.reason, ended_at=at)
+        case e.NodeCancelled():
+            return _node(node, event, NodeStatus.CANCELLED, seq, reason=event.reason, ended_at=at, due=None)
+        case e.NodeInDoubt():
+            if not node.attempt_ended or event.attempt != node.attempt:
+                raise IllegalTransition(node, event)
+            return _node(node, event, NodeStatus.IN_DOUBT, seq)
+        case e.NodeResolved():
+            return _resolved(node, event, seq, at)
+        case _:
+            return replace(node, last_seq=seq)
+
+
+def _resolved(node: NodeState, event: e.NodeResolved, seq: Seq, at: int) -> NodeState:
+    if event.attempt != node.attempt:
+        raise IllegalTransition(node, event)
+    match event.resolution:
+        case "done":
+            return _node(node, event, NodeStatus.COMPLETED, seq, outputs=event.outputs, ended_at=at)
+        case "retry":
+            return _node(
+                node, event, NodeStatus.SCHEDULED, seq, attempt=node.attempt + 1, attempt_ended=False, scheduled_at=at
+            )
+        case "fail":
+            return _node(node, event, NodeStatus.FAILED, seq, error=event.error, ended_at=at)
+
+
+def _attempt(node: NodeState, event: e.AttemptEvent, status: NodeStatus, seq: Seq, **changes: Any) -> NodeState:
+    """Move a node by an event that only its current attempt may cause."""
+    if event.attempt != node.attempt or node.attempt_ended:
+        raise IllegalTransition(node, event)
+    return _node(node, event, status, seq, **changes)
+
+
+def _node(node: NodeState, event: e.NodeEvent, status: NodeStatus, seq: Seq, **changes: Any) -> NodeState:
+    if status not in NODE_LAW[type(event)].get(node.status, ()):
+        raise IllegalTransition(node, event)
+    return replace(node, status=status, last_seq=seq, **changes)
+
+
+def _run(run: RunState, event: e.Event, status: RunStatus, seq: Seq, **changes: Any) -> RunState:
+    if status not in RUN_LAW[type(event)].get(run.status, ()):
+        raise IllegalTransition(run.status, event)
+    return replace(run, status=status, last_seq=seq, **changes)

@@ -1,0 +1,59 @@
+"""A run in memory: what its events so far add up to.
+
+The records in it are immutable and made by `evolve`; the projection only holds the latest of each, so that applying
+an event costs the same in a run of ten nodes and of ten thousand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from perdure.errors import JournalDamaged
+from perdure.ids import NodeId, RunId, Seq
+from perdure.journal import events as e
+from perdure.journal.evolve import create_run, evolve_node, evolve_run
+from perdure.journal.states import NodeState, RunState
+
+StepKey = tuple[NodeId, str, int]
+"""A memoised step: its node, its name, and how often that name came before."""
+
+
+class Projection:
+    """The state of one run on its current branch."""
+
+    def __init__(self, run: RunState, nodes: Iterable[NodeState] = (), steps: dict[StepKey, e.Encoded] | None = None):
+        self.run = run
+        self.nodes: dict[NodeId, NodeState] = {node.node_id: node for node in nodes}
+        self.steps: dict[StepKey, e.Encoded] = steps if steps is not None else {}
+
+    def node(self, node_id: NodeId) -> NodeState:
+        """Return the node's state; one that nothing happened to is idle."""
+        state = self.nodes.get(node_id)
+        return state if state is not None else NodeState(node_id=node_id, branch_id=self.run.branch_id)
+
+    def apply(self, event: e.AnyEvent, *, at: int) -> Seq:
+        """Add the next event of the log and return its number. An illegal one changes nothing and raises."""
+        seq = Seq(self.run.last_seq + 1)
+        if isinstance(event, e.NodeEvent):
+            evolved = evolve_node(self.node(event.node_id), event, seq=seq, at=at)
+            self.run = evolve_run(self.run, event, seq=seq, at=at)
+            self.nodes[event.node_id] = evolved
+            if isinstance(event, e.StepCompleted):
+                self.steps[event.node_id, event.name, event.occurrence] = event.result
+        else:
+            self.run = evolve_run(self.run, event, seq=seq, at=at)
+        return seq
+
+
+def fold(run_id: RunId, log: Iterable[e.Recorded]) -> Projection:
+    """Return what a whole log adds up to. Raises if it is not the log of a run that obeyed the law."""
+    entries = iter(log)
+    first = next(entries, None)
+    if first is None or not isinstance(first.event, e.RunCreated):
+        raise JournalDamaged(run_id, "the log does not begin with RunCreated")
+    projection = Projection(create_run(run_id, first.event, at=first.at, branch_id=first.branch_id, epoch=first.epoch))
+    for entry in entries:
+        if entry.seq != projection.run.last_seq + 1:
+            raise JournalDamaged(run_id, f"event {projection.run.last_seq + 1} is missing before {entry.seq}")
+        projection.apply(entry.event, at=entry.at)
+    return projection

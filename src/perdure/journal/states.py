@@ -1,0 +1,167 @@
+"""The two state machines: which event moves a run or a node from which status to which.
+
+`RUN_LAW` and `NODE_LAW` are the whole law. `evolve` applies it, the tests walk it, and the drawings in the docs are made
+from it. A move that is not listed is an `IllegalTransition`, raised before anything is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+import msgspec
+
+from perdure.ids import BranchId, Epoch, NodeId, RunId, Seq
+from perdure.journal import events as e
+
+
+class RunStatus(StrEnum):
+    CREATED = "created"
+    RUNNING = "running"
+    PAUSING = "pausing"
+    PAUSED = "paused"
+    SUSPENDED = "suspended"
+    AWAITING_INPUT = "awaiting_input"
+    RECOVERING = "recovering"
+    FAILING = "failing"
+    CANCELLING = "cancelling"
+    QUARANTINED = "quarantined"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class NodeStatus(StrEnum):
+    IDLE = "idle"
+    SCHEDULED = "scheduled"
+    RUNNING = "running"
+    SUSPENDED = "suspended"
+    IN_DOUBT = "in_doubt"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    CANCELLED = "cancelled"
+
+
+TERMINAL = frozenset((RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED))
+MOVING = frozenset(
+    (
+        RunStatus.CREATED,
+        RunStatus.RUNNING,
+        RunStatus.PAUSING,
+        RunStatus.RECOVERING,
+        RunStatus.FAILING,
+        RunStatus.CANCELLING,
+    )
+)
+"""Runs that an engine should be driving. The others rest until something from outside arrives."""
+LIVE = frozenset(RunStatus) - TERMINAL
+
+SETTLED = frozenset((NodeStatus.COMPLETED, NodeStatus.SKIPPED))
+"""Nodes whose dependents know what they get from them."""
+ENDED = frozenset((NodeStatus.COMPLETED, NodeStatus.FAILED, NodeStatus.SKIPPED, NodeStatus.CANCELLED))
+
+_CANCELLABLE = LIVE - {RunStatus.FAILING, RunStatus.CANCELLING}
+_RESTING = (RunStatus.PAUSED, RunStatus.SUSPENDED, RunStatus.AWAITING_INPUT, RunStatus.QUARANTINED)
+
+RUN_LAW: Mapping[type[e.Event], Mapping[RunStatus, frozenset[RunStatus]]] = {
+    e.RunStarted: {RunStatus.CREATED: frozenset((RunStatus.RUNNING,))},
+    e.RunPausing: {RunStatus.RUNNING: frozenset((RunStatus.PAUSING,))},
+    e.RunPaused: {RunStatus.PAUSING: frozenset((RunStatus.PAUSED,))},
+    e.RunSuspended: {RunStatus.RUNNING: frozenset((RunStatus.SUSPENDED, RunStatus.AWAITING_INPUT))},
+    e.RunResumed: {status: frozenset((RunStatus.RUNNING,)) for status in _RESTING},
+    e.RunClaimed: {
+        **{status: frozenset((status,)) for status in RunStatus},
+        RunStatus.RUNNING: frozenset((RunStatus.RUNNING, RunStatus.RECOVERING)),
+    },
+    e.RunRecovered: {RunStatus.RECOVERING: frozenset((RunStatus.RUNNING,))},
+    e.RunQuarantined: {status: frozenset((RunStatus.QUARANTINED,)) for status in LIVE},
+    e.RunCancelling: {status: frozenset((RunStatus.CANCELLING,)) for status in _CANCELLABLE},
+    e.RunFailing: {RunStatus.RUNNING: frozenset((RunStatus.FAILING,))},
+    e.RunCompleted: {RunStatus.RUNNING: frozenset((RunStatus.COMPLETED,))},
+    e.RunFailed: {RunStatus.FAILING: frozenset((RunStatus.FAILED,))},
+    e.RunCancelled: {RunStatus.CANCELLING: frozenset((RunStatus.CANCELLED,))},
+}
+
+NODE_LAW: Mapping[type[e.Event], Mapping[NodeStatus, frozenset[NodeStatus]]] = {
+    e.NodeScheduled: {
+        NodeStatus.IDLE: frozenset((NodeStatus.SCHEDULED,)),
+        NodeStatus.RUNNING: frozenset((NodeStatus.SCHEDULED,)),
+    },
+    e.NodeStarted: {NodeStatus.SCHEDULED: frozenset((NodeStatus.RUNNING,))},
+    e.NodeCheckpointed: {NodeStatus.RUNNING: frozenset((NodeStatus.RUNNING,))},
+    e.StepCompleted: {NodeStatus.RUNNING: frozenset((NodeStatus.RUNNING,))},
+    e.NodeSuspended: {NodeStatus.RUNNING: frozenset((NodeStatus.SUSPENDED,))},
+    e.NodeResumed: {NodeStatus.SUSPENDED: frozenset((NodeStatus.RUNNING,))},
+    e.NodeCompleted: {NodeStatus.RUNNING: frozenset((NodeStatus.COMPLETED,))},
+    e.NodeFailed: {NodeStatus.RUNNING: frozenset((NodeStatus.RUNNING, NodeStatus.FAILED))},
+    e.AttemptLost: {NodeStatus.RUNNING: frozenset((NodeStatus.RUNNING,))},
+    e.NodeSkipped: {NodeStatus.IDLE: frozenset((NodeStatus.SKIPPED,))},
+    e.NodeCancelled: {
+        status: frozenset((NodeStatus.CANCELLED,))
+        for status in (
+            NodeStatus.IDLE,
+            NodeStatus.SCHEDULED,
+            NodeStatus.RUNNING,
+            NodeStatus.SUSPENDED,
+            NodeStatus.IN_DOUBT,
+        )
+    },
+    e.NodeInDoubt: {NodeStatus.RUNNING: frozenset((NodeStatus.IN_DOUBT,))},
+    e.NodeResolved: {
+        NodeStatus.IN_DOUBT: frozenset((NodeStatus.COMPLETED, NodeStatus.SCHEDULED, NodeStatus.FAILED)),
+    },
+    e.AttemptResultDiscarded: {status: frozenset((status,)) for status in NodeStatus},
+}
+
+
+class RunState(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as its events add up to it: the row of `run_state`."""
+
+    run_id: RunId
+    project_id: str
+    workflow: str
+    version: int
+    graph_hash: str
+    status: RunStatus
+    branch_id: BranchId
+    epoch: Epoch
+    inputs: dict[str, e.Encoded]
+    settings: e.RunSettings
+    source: dict[str, str]
+    outputs: dict[str, e.Encoded] | None = None
+    error: e.ErrorRecord | None = None
+    failed_node: NodeId | None = None
+    reason: str = ""
+    recoveries: int = 0
+    """How often the run was lost since a node of it last completed."""
+    created_at: int = 0
+    started_at: int | None = None
+    ended_at: int | None = None
+    last_seq: Seq = Seq(0)
+
+
+class NodeState(msgspec.Struct, frozen=True, kw_only=True):
+    """A node as its events add up to it: a row of `run_node_state`. A node that nothing happened to has no row."""
+
+    node_id: NodeId
+    branch_id: BranchId
+    status: NodeStatus = NodeStatus.IDLE
+    attempt: int = 0
+    attempt_ended: bool = False
+    """The attempt failed or was lost, and nothing has followed yet."""
+    generation: int = 1
+    failures: int = 0
+    """Attempts that failed by themselves: what the retry budget counts."""
+    lost: int = 0
+    """Attempts that were lost with their engine."""
+    outputs: dict[str, e.Encoded] | None = None
+    error: e.ErrorRecord | None = None
+    checkpoint: e.Encoded | None = None
+    reason: str = ""
+    due: int | None = None
+    scheduled_at: int | None = None
+    started_at: int | None = None
+    ended_at: int | None = None
+    duration_ms: int | None = None
+    last_seq: Seq = Seq(0)

@@ -1,0 +1,85 @@
+"""Reading encoded values without decoding them into Python types: truth, parts, and what they are made of.
+
+A stored value is JSON in which everything that JSON has no word for is a tagged object `{"$": tag, "v": …}`. The tags
+belong to the codecs; all the journal knows is that a tagged object wraps what it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, cast
+
+import msgspec
+
+from perdure.graph.templates import fill
+from perdure.journal.events import Encoded
+
+NULL = msgspec.Raw(b"null")
+_FALSE = frozenset((b"false", b"null", b"0", b"0.0", b"-0.0", b'""', b"[]", b"{}"))
+_TRUTH: Mapping[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("tuple", "set", "frozenset", "dict", "bytes", "bytearray", "counter"), bool),
+    **dict.fromkeys(("timedelta", "complex"), any),
+    "decimal": lambda text: text.strip("-+0.").partition("E")[0] != "",
+    "fraction": lambda parts: bool(parts[0]),
+    "deque": lambda parts: bool(parts[0]),
+    "range": lambda bounds: bool(range(*bounds)),
+}
+"""Tags of values that can be false. Anything else that is tagged is true."""
+
+
+def is_true(value: Encoded) -> bool:
+    """Return what Python's `bool` would say of the value: for conditions."""
+    content = bytes(value)
+    if content in _FALSE:
+        return False
+    if not content.startswith(b'{"$":'):
+        return True
+    wrapped = msgspec.json.decode(content)
+    judge = _TRUTH.get(wrapped["$"])
+    return judge is None or judge(wrapped["v"])
+
+
+def part_of(value: Encoded, path: Sequence[str | int]) -> Encoded:
+    """Return the part of a value that `path` leads to. Raises LookupError when there is none."""
+    if not path:
+        return value
+    current: Any = msgspec.json.decode(bytes(value))
+    for step in path:
+        current = _unwrapped(current)
+        match current, step:
+            case dict(), _ if step in current:
+                current = cast("dict[Any, Any]", current)[step]
+            case list(), int() if -len(cast("list[Any]", current)) <= step < len(cast("list[Any]", current)):
+                current = cast("list[Any]", current)[step]
+            case _:
+                raise LookupError(f"the value has no {step!r}")
+    return msgspec.Raw(msgspec.json.encode(current))
+
+
+def part_handle(handle: str, path: Sequence[str | int]) -> str:
+    """Name the output under which a part of a value is kept beside it, when the value itself is too large to look into."""
+    return "/".join((handle, *map(str, path)))
+
+
+def list_of(values: Iterable[Encoded]) -> Encoded:
+    """Return the encoded list of encoded values."""
+    return msgspec.Raw(b"[" + b",".join(bytes(value) for value in values) + b"]")
+
+
+def filled(template: Any, values: Mapping[str, Encoded]) -> Encoded:
+    """Return a template with the values of its edges, by edge id, in their places."""
+    return msgspec.Raw(msgspec.json.encode(fill(template, values.__getitem__, _as_text)))
+
+
+def _as_text(value: Any) -> str:
+    """Text as itself, anything else as JSON."""
+    decoded = msgspec.json.decode(bytes(value))
+    return decoded if isinstance(decoded, str) else bytes(value).decode()
+
+
+def _unwrapped(value: Any) -> Any:
+    while isinstance(value, dict) and "$" in (wrapped := cast("dict[str, Any]", value)):
+        value = wrapped.get("v")
+        if wrapped["$"] == "dict":
+            return {key: held for key, held in cast("list[Any]", value) if isinstance(key, str | int)}
+    return cast("Any", value)

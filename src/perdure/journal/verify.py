@@ -1,0 +1,301 @@
+"""Proof that a stored run is whole: its log obeys the law, and adds up to its tables row for row.
+
+Each check is an invariant of the reliability notes, by its number. They look at a dump of one run and nothing else, so
+they hold for a live database, a backup, and what is left after a test has killed everything.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from perdure.errors import JournalError
+from perdure.graph.model import INPUT
+from perdure.graph.plan import Plan
+from perdure.ids import EngineId, NodeId, Seq
+from perdure.journal import events as e
+from perdure.journal.evolve import create_run
+from perdure.journal.projection import Projection, StepKey, fold
+from perdure.journal.readiness import Ready, chosen, readiness
+from perdure.journal.states import ENDED, MOVING, SETTLED, TERMINAL, NodeState, NodeStatus, RunState, RunStatus
+
+
+class Dump(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that is stored about one run, from one snapshot."""
+
+    run: RunState
+    owner: EngineId | None
+    events: tuple[e.Recorded, ...]
+    keys: tuple[str, ...]
+    nodes: tuple[NodeState, ...]
+    steps: dict[StepKey, e.Encoded]
+    version_hash: str | None
+    """The hash of the version that the run was started from; None if that version is gone."""
+    plan: Plan | None
+    lost_blobs: tuple[str, ...] = ()
+    """Digests of blobs that the run refers to and that cannot be read."""
+
+
+class Violation(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that must not be."""
+
+    invariant: str
+    problem: str
+
+
+def verify(dump: Dump) -> list[Violation]:
+    """Return everything that is wrong with the run, nothing if it is whole."""
+    return [violation for check in _CHECKS for violation in check(dump)]
+
+
+Check = Callable[[Dump], Iterator[Violation]]
+
+
+def _log_is_gapless(dump: Dump) -> Iterator[Violation]:
+    numbers = [entry.seq for entry in dump.events]
+    if numbers != list(range(1, dump.run.last_seq + 1)):
+        yield _violation("I1", f"the log has events {_ranges(numbers)}, the run says 1 to {dump.run.last_seq}")
+    for entry_id, count in Counter(entry.id for entry in dump.events).items():
+        if count > 1:
+            yield _violation("I1", f"event id {entry_id} occurs {count} times")
+    expected = [e.key_of(entry.event, entry.branch_id, entry.seq) for entry in dump.events]
+    for entry, key, stored in zip(dump.events, expected, dump.keys, strict=False):
+        if key != stored:
+            yield _violation("I1", f"event {entry.seq} has the key {stored!r} instead of {key!r}")
+
+
+def _log_begins_with_its_birth(dump: Dump) -> Iterator[Violation]:
+    births = [entry for entry in dump.events if isinstance(entry.event, e.RunCreated)]
+    if len(births) != 1 or births[0].seq != 1:
+        yield _violation("I2", f"RunCreated occurs at {[entry.seq for entry in births]} instead of once, at 1")
+        return
+    created = births[0].event
+    assert isinstance(created, e.RunCreated)
+    if dump.version_hash is None:
+        yield _violation("I2", f"version {created.version} of workflow {created.workflow!r} is not in the store")
+    elif created.graph_hash != dump.version_hash:
+        yield _violation(
+            "I2", f"the stored version has hash {dump.version_hash}, the run was started from {created.graph_hash}"
+        )
+
+
+def _log_adds_up_to_the_tables(dump: Dump) -> Iterator[Violation]:
+    try:
+        folded = fold(dump.run.run_id, dump.events)
+    except JournalError as error:
+        yield _violation("I6", str(error))
+        return
+    yield from _differences("I4", "the run", folded.run, dump.run)
+    stored = {node.node_id: node for node in dump.nodes if node.branch_id == dump.run.branch_id}
+    for node_id in folded.nodes.keys() | stored.keys():
+        if node_id not in stored:
+            yield _violation("I4", f"node {node_id!r} has events but no row")
+        elif node_id not in folded.nodes:
+            yield _violation("I4", f"node {node_id!r} has a row but no events")
+        else:
+            yield from _differences("I4", f"node {node_id!r}", folded.nodes[node_id], stored[node_id])
+    if folded.steps != dump.steps:
+        yield _violation("I4", f"the log has {len(folded.steps)} steps, the table {len(dump.steps)}, or they differ")
+
+
+def _rows_know_their_last_event(dump: Dump) -> Iterator[Violation]:
+    last: dict[NodeId, Seq] = {}
+    for entry in dump.events:
+        if isinstance(entry.event, e.NodeEvent):
+            last[entry.event.node_id] = entry.seq
+    for node in dump.nodes:
+        if node.last_seq != last.get(node.node_id, node.last_seq):
+            yield _violation(
+                "I5", f"node {node.node_id!r} says event {node.last_seq}, its last one is {last[node.node_id]}"
+            )
+
+
+def _ends_once(dump: Dump) -> Iterator[Violation]:
+    ends = [entry for entry in dump.events if isinstance(entry.event, e.TERMINAL_EVENTS)]
+    for branch_id, count in Counter(entry.branch_id for entry in ends).items():
+        if count > 1:
+            yield _violation("I7", f"branch {branch_id} ends {count} times")
+    for end in ends:
+        for entry in dump.events[end.seq :]:
+            if entry.branch_id == end.branch_id and not isinstance(entry.event, e.AUDIT_EVENTS):
+                yield _violation("I7", f"{e.type_of(entry.event)} at {entry.seq} follows the end at {end.seq}")
+
+
+def _status_is_derived(dump: Dump) -> Iterator[Violation]:
+    live = [node.node_id for node in dump.nodes if node.status not in ENDED and node.status is not NodeStatus.IDLE]
+    if dump.run.status in TERMINAL and live:
+        yield _violation("I8", f"the run has ended but {_some(live)} have not")
+    if dump.run.status is RunStatus.COMPLETED and dump.plan is not None:
+        settled = {node.node_id for node in dump.nodes if node.status in SETTLED}
+        if open_nodes := sorted(dump.plan.nodes.keys() - settled):
+            yield _violation("I8", f"the run is completed but {_some(open_nodes)} are not")
+    if dump.run.status is RunStatus.FAILED and dump.run.error is None:
+        yield _violation("I8", "the run failed without an error")
+
+
+def _attempts_are_numbered(dump: Dump) -> Iterator[Violation]:
+    scheduled: dict[NodeId, int] = {}
+    started: dict[NodeId, int] = {}
+    ended: Counter[tuple[NodeId, int]] = Counter()
+    for entry in dump.events:
+        match entry.event:
+            case e.NodeScheduled(node_id=node_id, attempt=attempt):
+                if attempt != scheduled.get(node_id, 0) + 1:
+                    yield _violation(
+                        "I9", f"attempt {attempt} of {node_id!r} follows attempt {scheduled.get(node_id, 0)}"
+                    )
+                scheduled[node_id] = attempt
+            case e.NodeStarted(node_id=node_id, attempt=attempt):
+                if attempt != scheduled.get(node_id) or started.get(node_id) == attempt:
+                    yield _violation("I9", f"attempt {attempt} of {node_id!r} was started out of order")
+                started[node_id] = attempt
+            case e.NodeResolved(node_id=node_id, attempt=attempt, resolution="retry"):
+                scheduled[node_id] = attempt + 1
+            case e.NodeCompleted() | e.NodeFailed() | e.AttemptLost():
+                ended[entry.event.node_id, entry.event.attempt] += 1
+            case _:
+                pass
+    for (node_id, attempt), count in ended.items():
+        if count > 1:
+            yield _violation("I9", f"attempt {attempt} of {node_id!r} ended {count} times")
+
+
+def _completes_once(dump: Dump) -> Iterator[Violation]:
+    completions = Counter(
+        (entry.branch_id, entry.event.node_id) for entry in dump.events if isinstance(entry.event, e.NodeCompleted)
+    )
+    for (_, node_id), count in completions.items():
+        if count > 1:
+            yield _violation("I10", f"node {node_id!r} was completed {count} times")
+
+
+def _budgets_hold(dump: Dump) -> Iterator[Violation]:
+    losses = 0
+    for entry in dump.events:
+        match entry.event:
+            case e.RunClaimed(lost=True):
+                losses += 1
+            case e.NodeCompleted() | e.RunResumed():
+                losses = 0
+            case e.RunQuarantined(recoveries=recoveries):
+                allowed = dump.run.settings.max_recoveries
+                if recoveries != allowed + 1 or losses != recoveries:
+                    yield _violation(
+                        "I11", f"quarantined after {losses} losses ({recoveries} counted), {allowed} are allowed"
+                    )
+            case _:
+                pass
+    if losses > dump.run.settings.max_recoveries and dump.run.status is not RunStatus.QUARANTINED:
+        yield _violation("I11", f"lost {losses} times without progress and not quarantined")
+
+
+def _epochs_rise_with_claims(dump: Dump) -> Iterator[Violation]:
+    epoch = 0
+    for entry in dump.events:
+        if isinstance(entry.event, e.RunClaimed):
+            if entry.epoch != epoch + 1 or entry.event.epoch != entry.epoch:
+                yield _violation("I12", f"the claim at {entry.seq} has epoch {entry.epoch} after {epoch}")
+            epoch = entry.epoch
+        elif entry.epoch != epoch:
+            yield _violation("I12", f"event {entry.seq} has epoch {entry.epoch}, the last claim has {epoch}")
+    if epoch != dump.run.epoch:
+        yield _violation("I12", f"the run has epoch {dump.run.epoch}, its last claim {epoch}")
+
+
+def _resting_runs_are_free(dump: Dump) -> Iterator[Violation]:
+    if dump.run.status not in MOVING and dump.owner is not None:
+        yield _violation("I15", f"the run is {dump.run.status.value} and still owned by {dump.owner}")
+
+
+def _nodes_start_when_ready(dump: Dump) -> Iterator[Violation]:
+    if dump.plan is None or not dump.events or not isinstance(dump.events[0].event, e.RunCreated):
+        return
+    first = dump.events[0]
+    created = first.event
+    assert isinstance(created, e.RunCreated)
+    projection = Projection(
+        create_run(dump.run.run_id, created, at=first.at, branch_id=first.branch_id, epoch=first.epoch)
+    )
+    for entry in dump.events[1:]:
+        event = entry.event
+        if isinstance(event, e.NodeScheduled) and event.attempt == 1:
+            for source in _missing_for(event.node_id, dump.plan, projection):
+                yield _violation("I16", f"{event.node_id!r} was scheduled at {entry.seq} before {source!r} had settled")
+        try:
+            projection.apply(event, at=entry.at)
+        except JournalError:
+            return  # reported as I6
+    if projection.run.status is RunStatus.RUNNING:
+        yield from _nothing_is_forgotten(dump.plan, projection)
+
+
+def _missing_for(node_id: NodeId, plan: Plan, projection: Projection) -> Iterator[NodeId]:
+    node = plan.nodes.get(node_id)
+    if node is None:
+        yield NodeId(f"{node_id} (not in the graph)")
+        return
+    for binding in node.bindings:
+        edges = binding.edges if binding.kind != "first" else (chosen(binding, projection),)
+        for edge in edges:
+            source: Any = getattr(edge, "source", None)
+            if source is not None and source != INPUT and projection.node(source).status not in SETTLED:
+                yield source
+    for edge in (*node.conditions, *node.order_only):
+        if edge.source != INPUT and projection.node(edge.source).status not in SETTLED:
+            yield edge.source
+
+
+def _nothing_is_forgotten(plan: Plan, projection: Projection) -> Iterator[Violation]:
+    for node_id, node in plan.nodes.items():
+        if projection.node(node_id).status is NodeStatus.IDLE and isinstance(readiness(node, projection), Ready):
+            yield _violation("I17", f"node {node_id!r} is ready and was not scheduled")
+    live = any(node.status not in ENDED for node in projection.nodes.values())
+    if not live:
+        yield _violation("I17", "the run is running but nothing in it can move")
+
+
+def _blobs_are_there(dump: Dump) -> Iterator[Violation]:
+    for digest in dump.lost_blobs:
+        yield _violation("I29", f"blob {digest} is missing or damaged")
+
+
+_CHECKS: Sequence[Check] = (
+    _log_is_gapless,
+    _log_begins_with_its_birth,
+    _log_adds_up_to_the_tables,
+    _rows_know_their_last_event,
+    _ends_once,
+    _status_is_derived,
+    _attempts_are_numbered,
+    _completes_once,
+    _budgets_hold,
+    _epochs_rise_with_claims,
+    _resting_runs_are_free,
+    _nodes_start_when_ready,
+    _blobs_are_there,
+)
+
+
+def _violation(invariant: str, problem: str) -> Violation:
+    return Violation(invariant=invariant, problem=problem)
+
+
+def _differences(invariant: str, what: str, folded: msgspec.Struct, stored: msgspec.Struct) -> Iterator[Violation]:
+    for name in folded.__struct_fields__:
+        expected, found = getattr(folded, name), getattr(stored, name)
+        if expected != found:
+            yield _violation(invariant, f"{what}: {name} is {found!r} in the table, {expected!r} by the log")
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    if not numbers:
+        return "none"
+    return f"{numbers[0]} to {numbers[-1]} ({len(numbers)} of them)"
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:5])
+    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
