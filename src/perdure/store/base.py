@@ -1,0 +1,295 @@
+"""Where runs are kept: the one protocol that every database implements, drawn at operations of the domain.
+
+**The door.** Whatever changes a run goes through `Store.commit` as a `Transition`: the events, the rows they change and
+the lease under which they were decided, whole or not at all. Its first statement fences, locks and numbers at once: it
+moves `last_seq` on only where `lease_epoch` and `last_seq` are still what the engine saw. What is answered `Committed` is
+durable; what is answered otherwise has changed nothing.
+
+**Unknown outcomes.** If the answer to a commit is lost (connection cut, time-out), the store looks the transition up by the
+id of its first event and answers what it finds. Only if the database cannot be asked does `commit` raise `StoreUnavailable`;
+then the engine must forget the run and load it again.
+
+**Leases.** A run is owned by an engine (`owner`) under an epoch that rises with every claim. An engine is alive while its row
+in `engines` has not expired by the store's clock: the database's own for PostgreSQL, the host's boot clock for SQLite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from perdure.ids import BranchId, CommandId, EngineId, Epoch, NodeId, RunId, Seq
+from perdure.journal.events import Encoded, Recorded
+from perdure.journal.states import NodeState, RunState, RunStatus
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """Take the run for `engine_id`. Holds only if nobody owns it, its owner has expired, or its owner is `dead`."""
+
+    engine_id: EngineId
+    dead: EngineId | None = None
+    lets_go: bool = False
+    """The run rests with this very transition, so that nobody owns it afterwards."""
+
+
+class Keep(msgspec.Struct, frozen=True):
+    """Go on owning the run."""
+
+
+class Release(msgspec.Struct, frozen=True):
+    """Let the run go: it has ended, rests, or is left for another engine."""
+
+
+LeaseChange = Claim | Keep | Release
+
+
+class StepRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a memoised step of a node."""
+
+    node_id: NodeId
+    branch_id: BranchId
+    name: str
+    occurrence: int
+    result: Encoded
+    seq: Seq
+
+
+class BlobUse(msgspec.Struct, frozen=True, kw_only=True):
+    """A run refers to a blob. The blob itself is already durable."""
+
+    digest: str
+    size: int
+
+
+class Transition(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened to a run, whole.
+
+    `epoch` and `base_seq` are what the engine saw when it decided; `run` is the row afterwards (with a claim, `run.epoch` is
+    the next epoch). `base_seq == 0` creates the run, owned by `lease.engine_id` if the lease is a Claim.
+    `nodes` are the rows that changed, once each, as they stand at the end.
+    """
+
+    run_id: RunId
+    epoch: Epoch
+    base_seq: Seq
+    run: RunState
+    events: tuple[Recorded, ...] = ()
+    nodes: tuple[NodeState, ...] = ()
+    steps: tuple[StepRow, ...] = ()
+    blobs: tuple[BlobUse, ...] = ()
+    commands: tuple[CommandId, ...] = ()
+    """Commands that this transition takes up: they are applied once, with it."""
+    lease: LeaseChange = Keep()
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """The transition is durable."""
+
+
+class LeaseLost(msgspec.Struct, frozen=True):
+    """The run is no longer where the engine saw it: nothing was written, and the engine must let go of it."""
+
+
+class RunExists(msgspec.Struct, frozen=True):
+    """A run with this id was there already: nothing was written."""
+
+
+class Rejected(msgspec.Struct, frozen=True):
+    """The database refused this transition (a constraint): nothing of it was written. It is a bug of ours."""
+
+    problem: str
+
+
+Outcome = Committed | LeaseLost | RunExists | Rejected
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True):
+    """A wish from outside, kept until the run's owner takes it up."""
+
+    command_id: CommandId
+    run_id: RunId
+    kind: str
+    payload: dict[str, Any] = {}
+    created_at: int = 0
+
+
+class StoredRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as the tables hold it, with its owner and the commands that wait for it. One consistent read."""
+
+    run: RunState
+    owner: EngineId | None
+    nodes: tuple[NodeState, ...] = ()
+    steps: tuple[StepRow, ...] = ()
+    commands: tuple[Command, ...] = ()
+
+
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of a list of runs."""
+
+    run_id: RunId
+    workflow: str
+    version: int
+    status: RunStatus
+    created_at: int
+    started_at: int | None
+    ended_at: int | None
+    owner: EngineId | None
+    reason: str = ""
+
+
+class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which runs to list. Everything given must hold."""
+
+    status: tuple[RunStatus, ...] = ()
+    workflow: str | None = None
+    id_prefix: str | None = None
+    project_id: str | None = None
+
+
+class Claimable(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that should move and has no living owner, as it was seen. The claim itself checks again."""
+
+    run_id: RunId
+    owner: EngineId | None
+    created_at: int
+
+
+class EngineRow(msgspec.Struct, frozen=True, kw_only=True):
+    """An engine process. `host` names the boot and process-id space in which `pid` and `process_start` mean something."""
+
+    engine_id: EngineId
+    host: str
+    pid: int
+    process_start: str
+    name: str = ""
+    is_alive: bool = True
+    """By the store's clock, when the row was read."""
+
+
+class WorkflowVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """A saved graph: immutable, numbered from 1 within its workflow's name."""
+
+    workflow: str
+    version: int
+    graph_hash: str
+    graph: bytes
+    source: dict[str, str] = {}
+    created_at: int = 0
+
+
+class LogLine(msgspec.Struct, frozen=True, kw_only=True):
+    """What a body wrote with `ctx.log`. Best effort: a log line is never worth stopping a run."""
+
+    run_id: RunId
+    branch_id: BranchId
+    node_id: NodeId
+    attempt: int
+    at: int
+    level: str
+    message: str
+    fields: dict[str, Any] = {}
+
+
+class RunDump(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the tables hold about one run, from one snapshot: what `verify` looks at."""
+
+    stored: StoredRun
+    events: tuple[Recorded, ...]
+    keys: tuple[str, ...]
+    """The deterministic key of each event, in the same order."""
+    all_nodes: tuple[NodeState, ...]
+    """Of every branch."""
+    version: WorkflowVersion | None
+    blobs: tuple[BlobUse, ...]
+
+
+class Store(Protocol):
+    """A database that holds runs. Safe to call from any task of the loop that opened it."""
+
+    url: str
+
+    async def commit(self, transitions: Sequence[Transition]) -> Sequence[Outcome]:
+        """Write each transition whole or not at all, and answer for each in order, at most one per run.
+
+        All that are answered Committed share one durable commit. One that is refused leaves the others unaffected.
+        """
+        ...
+
+    # Workflows
+
+    async def save_version(
+        self, workflow: str, graph_hash: str, graph: bytes, source: Mapping[str, str], *, at: int
+    ) -> WorkflowVersion:
+        """Save a graph under a name and return its version: the existing one if the same graph is there already."""
+        ...
+
+    async def load_version(self, workflow: str, version: int) -> WorkflowVersion | None: ...
+
+    async def list_versions(self, workflow: str | None = None) -> Sequence[WorkflowVersion]:
+        """Return saved versions by name and number, newest of a name last."""
+        ...
+
+    # Runs
+
+    async def load_run(self, run_id: RunId) -> StoredRun | None:
+        """Return the run with the nodes and steps of its current branch and its untaken commands, oldest first."""
+        ...
+
+    async def load_events(self, run_id: RunId, *, after: Seq, limit: int) -> Sequence[Recorded]:
+        """Return the next events of a run in order."""
+        ...
+
+    async def dump_run(self, run_id: RunId) -> RunDump | None: ...
+
+    async def list_runs(self, which: RunFilter, *, before: tuple[int, str] | None, limit: int) -> Sequence[RunSummary]:
+        """Return runs, newest first by (created_at, run_id); `before` is where the last page ended."""
+        ...
+
+    # Commands
+
+    async def add_command(self, command: Command) -> bool:
+        """Keep a command for the run's owner. Durable when this returns; False if its id was there already."""
+        ...
+
+    async def pending_commands(self, owner: EngineId) -> Sequence[Command]:
+        """Return the untaken commands for runs that `owner` owns, oldest first."""
+        ...
+
+    # Engines and recovery
+
+    async def register_engine(self, engine: EngineRow, *, ttl_seconds: float) -> None: ...
+
+    async def renew_engine(self, engine_id: EngineId, *, ttl_seconds: float) -> bool:
+        """Prolong the engine's life. False means that it has expired or is gone: stop now."""
+        ...
+
+    async def retire_engine(self, engine_id: EngineId) -> None:
+        """Remove the engine; whatever it still owns is free at once."""
+        ...
+
+    async def list_engines(self) -> Sequence[EngineRow]: ...
+
+    async def find_claimable(
+        self, *, dead: Sequence[EngineId], after: tuple[int, str] | None, limit: int
+    ) -> Sequence[Claimable]:
+        """Return runs that should move, or have untaken commands, and have no living owner; oldest first by
+        (created_at, run_id), after where the last page ended. `dead` are owners known to be gone before they expire."""
+        ...
+
+    # Logs
+
+    async def append_logs(self, lines: Sequence[LogLine]) -> None: ...
+
+    async def load_logs(self, run_id: RunId, *, after: int, limit: int) -> Sequence[tuple[int, LogLine]]:
+        """Return log lines with their numbers, in order, after number `after`."""
+        ...
+
+    # News
+
+    async def wait_for_news(self, timeout_seconds: float) -> bool:
+        """Return soon after another process has changed something, or when the time is up (False)."""
+        ...
+
+    async def close(self) -> None: ...

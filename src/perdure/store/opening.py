@@ -1,0 +1,50 @@
+"""Which database a URL means: the one place that decides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from perdure.clock import Clock
+from perdure.errors import StoreUnavailable
+from perdure.ids import DEFAULT_PROJECT
+from perdure.store.base import Store
+
+DEFAULT_URL = "sqlite:///perdure.db"
+
+
+async def open_store(url: str, *, project_id: str = DEFAULT_PROJECT, clock: Clock | None = None) -> Store:
+    """Open the store that `url` names, creating it or bringing its schema up to date."""
+    scheme = url.partition(":")[0]
+    match scheme:
+        case "sqlite":
+            from perdure.store.sqlite.store import open_sqlite
+
+            return await open_sqlite(url, project_id=project_id, clock=clock)
+        case "postgresql" | "postgres":
+            from perdure.store.postgres.store import open_postgres
+
+            return await open_postgres(url, project_id=project_id, clock=clock)
+        case _:
+            raise StoreUnavailable(
+                f"{url!r} names no store that perdure knows. Write sqlite:///perdure.db for a file here, or "
+                "postgresql://user@host/database."
+            )
+
+
+def is_there(url: str) -> bool:
+    """Whether the store exists. Only a file can be told to be missing without opening it."""
+    if not url.startswith("sqlite:"):
+        return True
+    from perdure.store.sqlite.connection import parse_url
+
+    return parse_url(url).path.exists()
+
+
+def default_blobs_url(store_url: str) -> str:
+    """Return where large values go unless something else is said: a folder beside the file, or in the current folder."""
+    if store_url.startswith("sqlite:"):
+        from perdure.store.sqlite.connection import parse_url
+
+        path = parse_url(store_url).path
+        return path.with_name(path.name + "-blobs").as_uri()
+    return Path("perdure-blobs").absolute().as_uri()

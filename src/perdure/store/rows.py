@@ -1,0 +1,266 @@
+"""Records as rows: one order of columns and one encoding for every database.
+
+The columns are listed once, in the order in which `queries.sql` of each store names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from perdure.ids import BranchId, CommandId, EngineId, Epoch, EventId, NodeId, RunId, Seq
+from perdure.journal.events import (
+    Encoded,
+    ErrorRecord,
+    Recorded,
+    RunSettings,
+    decode_event,
+    encode_event,
+    key_of,
+    node_of,
+)
+from perdure.journal.states import NodeState, NodeStatus, RunState, RunStatus
+from perdure.store.base import Command, LogLine, RunSummary, StepRow, WorkflowVersion
+
+Row = Sequence[Any]
+
+_json = msgspec.json.Encoder()
+_values = msgspec.json.Decoder(dict[str, Encoded])
+_settings = msgspec.json.Decoder(RunSettings)
+_error = msgspec.json.Decoder(ErrorRecord)
+_texts = msgspec.json.Decoder(dict[str, str])
+_anything = msgspec.json.Decoder(dict[str, Any])
+
+
+def to_json(value: Any) -> str:
+    return _json.encode(value).decode()
+
+
+def _optional_json(value: Any) -> str | None:
+    return None if value is None else _json.encode(value).decode()
+
+
+def _raw_text(value: Encoded | None) -> str | None:
+    return None if value is None else bytes(value).decode()
+
+
+def _raw(text: str | None) -> Encoded | None:
+    return None if text is None else msgspec.Raw(text.encode())
+
+
+def run_row(run: RunState) -> tuple[Any, ...]:
+    """workflow, workflow_version, graph_hash, status, branch_id, last_seq, inputs, settings, source, outputs, error,
+    failed_node, reason, recoveries, created_at, started_at, ended_at"""
+    return (
+        run.workflow,
+        run.version,
+        run.graph_hash,
+        run.status.value,
+        run.branch_id,
+        run.last_seq,
+        to_json(run.inputs),
+        to_json(run.settings),
+        to_json(run.source),
+        *changing_columns(run),
+        run.created_at,
+        run.started_at,
+        run.ended_at,
+    )
+
+
+def changing_columns(run: RunState) -> tuple[Any, ...]:
+    """outputs, error, failed_node, reason, recoveries"""
+    return (_optional_json(run.outputs), _optional_json(run.error), run.failed_node, run.reason, run.recoveries)
+
+
+def run_of(row: Row) -> RunState:
+    """Read the columns of `run_row`, preceded by project_id, run_id, lease_epoch."""
+    return RunState(
+        project_id=row[0],
+        run_id=RunId(row[1]),
+        epoch=Epoch(row[2]),
+        workflow=row[3],
+        version=row[4],
+        graph_hash=row[5],
+        status=RunStatus(row[6]),
+        branch_id=BranchId(row[7]),
+        last_seq=Seq(row[8]),
+        inputs=_values.decode(row[9]),
+        settings=_settings.decode(row[10]),
+        source=_texts.decode(row[11]),
+        outputs=None if row[12] is None else _values.decode(row[12]),
+        error=None if row[13] is None else _error.decode(row[13]),
+        failed_node=row[14],
+        reason=row[15],
+        recoveries=row[16],
+        created_at=row[17],
+        started_at=row[18],
+        ended_at=row[19],
+    )
+
+
+def node_row(node: NodeState) -> tuple[Any, ...]:
+    """branch_id, node_id, status, attempt, attempt_ended, generation, failures, lost, outputs, error, checkpoint, reason,
+    due, scheduled_at, started_at, ended_at, duration_ms, last_seq"""
+    return (
+        node.branch_id,
+        node.node_id,
+        node.status.value,
+        node.attempt,
+        int(node.attempt_ended),
+        node.generation,
+        node.failures,
+        node.lost,
+        _optional_json(node.outputs),
+        _optional_json(node.error),
+        _raw_text(node.checkpoint),
+        node.reason,
+        node.due,
+        node.scheduled_at,
+        node.started_at,
+        node.ended_at,
+        node.duration_ms,
+        node.last_seq,
+    )
+
+
+def node_of_row(row: Row) -> NodeState:
+    """Read the columns of `node_row`."""
+    return NodeState(
+        branch_id=BranchId(row[0]),
+        node_id=NodeId(row[1]),
+        status=NodeStatus(row[2]),
+        attempt=row[3],
+        attempt_ended=bool(row[4]),
+        generation=row[5],
+        failures=row[6],
+        lost=row[7],
+        outputs=None if row[8] is None else _values.decode(row[8]),
+        error=None if row[9] is None else _error.decode(row[9]),
+        checkpoint=_raw(row[10]),
+        reason=row[11],
+        due=row[12],
+        scheduled_at=row[13],
+        started_at=row[14],
+        ended_at=row[15],
+        duration_ms=row[16],
+        last_seq=Seq(row[17]),
+    )
+
+
+def event_row(entry: Recorded) -> tuple[Any, ...]:
+    """seq, id, event_key, branch_id, epoch, event_type, event_time, node_id, payload"""
+    event = entry.event
+    return (
+        entry.seq,
+        entry.id,
+        key_of(event, entry.branch_id, entry.seq),
+        entry.branch_id,
+        entry.epoch,
+        type(event).__name__,
+        entry.at,
+        node_of(event),
+        encode_event(event),
+    )
+
+
+def event_of(row: Row) -> Recorded:
+    """Read seq, id, branch_id, epoch, event_time, payload."""
+    return Recorded(
+        seq=Seq(row[0]),
+        id=EventId(row[1]),
+        branch_id=BranchId(row[2]),
+        epoch=Epoch(row[3]),
+        at=row[4],
+        event=decode_event(row[5]),
+    )
+
+
+def step_row(step: StepRow) -> tuple[Any, ...]:
+    """branch_id, node_id, name, occurrence, result, seq"""
+    return (step.branch_id, step.node_id, step.name, step.occurrence, bytes(step.result).decode(), step.seq)
+
+
+def step_of(row: Row) -> StepRow:
+    return StepRow(
+        branch_id=BranchId(row[0]),
+        node_id=NodeId(row[1]),
+        name=row[2],
+        occurrence=row[3],
+        result=msgspec.Raw(row[4].encode()),
+        seq=Seq(row[5]),
+    )
+
+
+def command_of(row: Row) -> Command:
+    """Read command_id, run_id, kind, payload, created_at."""
+    return Command(
+        command_id=CommandId(row[0]),
+        run_id=RunId(row[1]),
+        kind=row[2],
+        payload=_anything.decode(row[3]),
+        created_at=row[4],
+    )
+
+
+def summary_of(row: Row) -> RunSummary:
+    """Read run_id, workflow, workflow_version, status, created_at, started_at, ended_at, owner, reason."""
+    return RunSummary(
+        run_id=RunId(row[0]),
+        workflow=row[1],
+        version=row[2],
+        status=RunStatus(row[3]),
+        created_at=row[4],
+        started_at=row[5],
+        ended_at=row[6],
+        owner=None if row[7] is None else EngineId(row[7]),
+        reason=row[8],
+    )
+
+
+def version_of(row: Row) -> WorkflowVersion:
+    """Read workflow, version, graph_hash, graph, source, created_at."""
+    return WorkflowVersion(
+        workflow=row[0],
+        version=row[1],
+        graph_hash=row[2],
+        graph=row[3].encode(),
+        source=_texts.decode(row[4]),
+        created_at=row[5],
+    )
+
+
+def log_row(line: LogLine) -> tuple[Any, ...]:
+    """run_id, branch_id, node_id, attempt, logged_at, level, message, fields"""
+    return (
+        line.run_id,
+        line.branch_id,
+        line.node_id,
+        line.attempt,
+        line.at,
+        line.level,
+        line.message,
+        to_json(_plain(line.fields)),
+    )
+
+
+def log_of(row: Row) -> tuple[int, LogLine]:
+    """Read log_id and the columns of `log_row`."""
+    return row[0], LogLine(
+        run_id=RunId(row[1]),
+        branch_id=BranchId(row[2]),
+        node_id=NodeId(row[3]),
+        attempt=row[4],
+        at=row[5],
+        level=row[6],
+        message=row[7],
+        fields=_anything.decode(row[8]),
+    )
+
+
+def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """A log line is text for people: what is not plain is shown as Python shows it."""
+    plain = (str, int, float, bool, type(None))
+    return {key: value if isinstance(value, plain) else repr(value) for key, value in fields.items()}

@@ -1,0 +1,206 @@
+"""Opening a SQLite file safely, and saying clearly why it cannot be used."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import apsw
+import msgspec
+
+from perdure.errors import (
+    StoreDamaged,
+    StoreError,
+    StoreFull,
+    StoreLocked,
+    StoreReadOnly,
+    StoreUnavailable,
+)
+
+FIRST_SAFE_VERSION = 3_051_003
+"""Older ones can corrupt a WAL database when two connections write and checkpoint at the same moment."""
+BUSY_TIMEOUT_MS = 5_000
+ASK_AGAIN_SECONDS = 0.001
+"""How often to try again while another process writes."""
+WAL_AUTOCHECKPOINT_PAGES = 4_000
+_NETWORK_FILESYSTEMS = frozenset(
+    ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "fuse.s3fs")
+)
+
+
+class Location(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the file is and how it is written."""
+
+    path: Path
+    synchronous: Literal["FULL", "NORMAL"] = "FULL"
+
+
+def parse_url(url: str) -> Location:
+    """Read `sqlite:///relative.db` or `sqlite:////absolute.db`, with `?synchronous=normal` for speed over power cuts."""
+    parts = urlsplit(url)
+    path = unquote(parts.path.removeprefix("/"))
+    if parts.scheme != "sqlite" or parts.netloc or not path or path == ":memory:":
+        raise StoreUnavailable(
+            f"{url!r} names no SQLite file. Write sqlite:///perdure.db for a file here, sqlite:////var/lib/perdure.db for one by "
+            "its full path."
+        )
+    options = parse_qs(parts.query)
+    synchronous = options.pop("synchronous", ["full"])[-1].upper()
+    if options or synchronous not in ("FULL", "NORMAL"):
+        raise StoreUnavailable(f"{url!r} has an option that is not known. The only one is synchronous=full or normal.")
+    return Location(path=Path(path).absolute(), synchronous="FULL" if synchronous == "FULL" else "NORMAL")
+
+
+def connect(location: Location, *, read_only: bool = False) -> apsw.Connection:
+    """Open a connection with durable settings. The file is created for its owner alone."""
+    _require_safe_library()
+    _require_local_folder(location.path)
+    with translated(location.path):
+        if not location.path.exists() and not read_only:
+            os.close(os.open(location.path, os.O_CREAT | os.O_RDWR, 0o600))
+        connection = apsw.Connection(str(location.path), flags=apsw.SQLITE_OPEN_READWRITE)
+        set_patience(connection, BUSY_TIMEOUT_MS / 1_000)
+        _require_wal(connection, location.path)
+        connection.execute(f"PRAGMA synchronous = {location.synchronous}")
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA temp_store = MEMORY")
+        if read_only:
+            connection.execute("PRAGMA query_only = ON")
+        # Only the writer checkpoints: a reader that does so while another process writes is the dangerous case.
+        connection.wal_autocheckpoint(0 if read_only else WAL_AUTOCHECKPOINT_PAGES)
+    return connection
+
+
+def set_patience(connection: apsw.Connection, seconds: float) -> None:
+    """Have the connection wait so long for a lock that another process holds; zero is not at all.
+
+    SQLite's own way of waiting comes to ask ten times a second only, and can miss the gaps that a busy writer leaves for
+    seconds on end.
+    """
+    deadline = 0.0
+
+    def ask_again(asked_before: int) -> bool:
+        nonlocal deadline
+        if not asked_before:
+            deadline = time.monotonic() + seconds
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(ASK_AGAIN_SECONDS)  # noqa: TID251 -- called by SQLite, which knows no loop
+        return True
+
+    connection.set_busy_handler(ask_again if seconds else None)
+
+
+@contextmanager
+def translated(path: Path) -> Generator[None]:
+    """Turn what SQLite raises into what a user can act upon. A violated constraint is the caller's to judge."""
+    try:
+        yield
+    except apsw.ConstraintError:
+        raise
+    except apsw.Error as error:
+        raise translate(error, path) from error
+    except PermissionError as error:
+        raise StoreReadOnly(
+            f"The database {path} cannot be opened for writing: {error.strerror}. Check who owns the file and its folder."
+        ) from error
+    except OSError as error:
+        raise StoreUnavailable(f"The database {path} cannot be opened: {error.strerror}.") from error
+
+
+def translate(error: apsw.Error, path: Path) -> StoreError:
+    """Return the error of ours that says what SQLite said."""
+    match error:
+        case apsw.FullError():
+            return StoreFull(
+                f"There is no room left for the database {path}. Free some space; nothing that was recorded is lost."
+            )
+        case apsw.BusyError() | apsw.LockedError():
+            return StoreLocked(
+                f"The database {path} is locked by another process, which has held it for over {BUSY_TIMEOUT_MS / 1000:g} s"
+                f"{_holders(path)}. Wait for that process, or end it."
+            )
+        case apsw.ReadOnlyError() | apsw.PermissionsError():
+            return StoreReadOnly(f"The database {path} is read-only. Check the rights of the file and of its folder.")
+        case apsw.NotADBError() | apsw.CorruptError():
+            return StoreDamaged(
+                f"{path} is not a usable SQLite database: {error}. Restore it from a backup, or choose another --store."
+            )
+        case apsw.CantOpenError():
+            return StoreUnavailable(
+                f"The database {path} cannot be opened: {error}. Check that its folder exists and can be written."
+            )
+        case _:
+            return StoreUnavailable(f"The database {path} failed: {type(error).__name__}: {error}.")
+
+
+def _require_safe_library() -> None:
+    if apsw.SQLITE_VERSION_NUMBER < FIRST_SAFE_VERSION:
+        raise StoreUnavailable(
+            f"SQLite {apsw.sqlite_lib_version()} can corrupt databases that two processes share. Install apsw with a SQLite of "
+            "3.51.3 or later: pip install -U apsw."
+        )
+
+
+def _require_local_folder(path: Path) -> None:
+    if not path.parent.is_dir():
+        raise StoreUnavailable(f"The folder {path.parent} does not exist. Create it, or choose another --store.")
+    filesystem = _filesystem_of(path.parent)
+    if filesystem in _NETWORK_FILESYSTEMS and not os.environ.get("PERDURE_ALLOW_NETWORK_FILESYSTEM"):
+        raise StoreUnavailable(
+            f"{path.parent} is on a network filesystem ({filesystem}), where SQLite's locks do not hold. Use a local folder or "
+            "PostgreSQL; PERDURE_ALLOW_NETWORK_FILESYSTEM=1 overrides this at your own risk."
+        )
+
+
+def _filesystem_of(folder: Path) -> str:
+    """Return the type of the filesystem that holds `folder`, or nothing where the system does not say."""
+    try:
+        mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    resolved = str(folder.resolve())
+    best, filesystem = "", ""
+    for line in mounts.splitlines():
+        fields = line.split(" ")
+        point = fields[1].replace("\\040", " ")
+        inside = resolved == point or resolved.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, filesystem = point, fields[2]
+    return filesystem
+
+
+def _require_wal(connection: apsw.Connection, path: Path) -> None:
+    mode = connection.execute("PRAGMA journal_mode").get
+    if mode != "wal":
+        mode = connection.execute("PRAGMA journal_mode = WAL").get
+    if mode != "wal":
+        raise StoreUnavailable(f"The database {path} cannot use a write-ahead log here (it stays in mode {mode}).")
+
+
+def _holders(path: Path) -> str:
+    """Name the processes that hold a lock on the file, where the system tells."""
+    try:
+        inode = path.stat().st_ino
+        locks = Path("/proc/locks").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ""
+    pids = {line.split()[4] for line in locks if f":{inode} " in line and "WRITE" in line} | {
+        line.split()[4]
+        for line in locks
+        if f":{_inode(path.with_name(path.name + '-shm'))} " in line and "WRITE" in line
+    }
+    others = sorted(pid for pid in pids if pid != str(os.getpid()))
+    return f" (process {', '.join(others)})" if others else ""
+
+
+def _inode(path: Path) -> int:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return -1

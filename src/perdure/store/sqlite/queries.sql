@@ -1,0 +1,192 @@
+-- name: create_run
+-- The first transition of a run; a run id that is there already changes nothing.
+INSERT INTO run_state (project_id, run_id, owner, lease_epoch, version, workflow, workflow_version, graph_hash, status,
+                       branch_id, last_seq, inputs, settings, source, outputs, error, failed_node, reason, recoveries,
+                       created_at, started_at, ended_at)
+VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (project_id, run_id) DO NOTHING;
+
+-- name: create_root_branch
+-- Every run has its first line of history.
+INSERT INTO run_branches (project_id, run_id, branch_id, parent_id, cut_seq, dropped, created_seq)
+VALUES (?, ?, ?, NULL, NULL, '[]', 1);
+
+-- name: advance_run
+-- Fence, lock and number at once: only where epoch and last_seq are still what the engine saw.
+UPDATE run_state
+   SET last_seq = ?, version = version + 1, lease_epoch = ?, owner = CASE WHEN ? THEN NULL ELSE owner END, status = ?,
+       branch_id = ?, outputs = ?, error = ?, failed_node = ?, reason = ?, recoveries = ?, started_at = ?, ended_at = ?
+ WHERE project_id = ? AND run_id = ? AND lease_epoch = ? AND last_seq = ?;
+
+-- name: claim_run
+-- As advance_run, and only where nobody living owns the run: the row count decides.
+UPDATE run_state
+   SET last_seq = ?, version = version + 1, lease_epoch = ?, owner = ?, status = ?,
+       branch_id = ?, outputs = ?, error = ?, failed_node = ?, reason = ?, recoveries = ?, started_at = ?, ended_at = ?
+ WHERE project_id = ? AND run_id = ? AND lease_epoch = ? AND last_seq = ?
+   AND (owner IS NULL OR owner = ?
+        OR NOT EXISTS (SELECT 1 FROM engines AS e WHERE e.engine_id = owner AND e.boot_id = ? AND e.expires_at > ?));
+
+-- name: event_id_at
+-- Whether a transition that was refused is the very one that was written before its answer was lost.
+SELECT id FROM run_events WHERE project_id = ? AND run_id = ? AND seq = ?;
+
+-- name: append_events
+-- The log.
+INSERT INTO run_events (project_id, run_id, seq, id, event_key, branch_id, epoch, event_type, event_time, node_id, payload)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: put_nodes
+-- Nodes as they stand after the transition.
+INSERT INTO run_node_state (project_id, run_id, branch_id, node_id, status, attempt, attempt_ended, generation, failures,
+                            lost, outputs, error, checkpoint, reason, due, scheduled_at, started_at, ended_at, duration_ms,
+                            last_seq)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (project_id, run_id, branch_id, node_id) DO UPDATE SET
+    status = excluded.status, attempt = excluded.attempt, attempt_ended = excluded.attempt_ended,
+    generation = excluded.generation, failures = excluded.failures, lost = excluded.lost, outputs = excluded.outputs,
+    error = excluded.error, checkpoint = excluded.checkpoint, reason = excluded.reason, due = excluded.due,
+    scheduled_at = excluded.scheduled_at, started_at = excluded.started_at, ended_at = excluded.ended_at,
+    duration_ms = excluded.duration_ms, last_seq = excluded.last_seq;
+
+-- name: put_steps
+-- Results of memoised steps.
+INSERT INTO run_steps (project_id, run_id, branch_id, node_id, name, occurrence, result, seq)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: use_blobs
+-- References, written with the events that hold them.
+INSERT INTO blobs (project_id, run_id, digest, size) VALUES (?, ?, ?, ?)
+ON CONFLICT (project_id, digest, run_id) DO NOTHING;
+
+-- name: take_commands
+-- A command is taken up in the transition that applies it.
+UPDATE run_commands SET taken_seq = ? WHERE project_id = ? AND command_id = ? AND taken_seq IS NULL;
+
+-- name: version_by_hash
+-- Saving the same graph again gives the version it has.
+SELECT workflow, version, graph_hash, graph, source, created_at
+  FROM workflow_versions WHERE project_id = ? AND workflow = ? AND graph_hash = ?;
+
+-- name: insert_version
+-- The next number of the name.
+INSERT INTO workflow_versions (project_id, workflow, version, graph_hash, graph, source, created_at)
+SELECT ?1, ?2, coalesce(max(version), 0) + 1, ?3, ?4, ?5, ?6 FROM workflow_versions WHERE project_id = ?1 AND workflow = ?2;
+
+-- name: load_version
+-- The graph a run was started with.
+SELECT workflow, version, graph_hash, graph, source, created_at
+  FROM workflow_versions WHERE project_id = ? AND workflow = ? AND version = ?;
+
+-- name: list_versions
+-- What is saved, optionally of one name.
+SELECT workflow, version, graph_hash, graph, source, created_at
+  FROM workflow_versions WHERE project_id = ?1 AND (?2 IS NULL OR workflow = ?2) ORDER BY workflow, version;
+
+-- name: load_run
+-- The run's own row.
+SELECT project_id, run_id, lease_epoch, workflow, workflow_version, graph_hash, status, branch_id, last_seq, inputs, settings,
+       source, outputs, error, failed_node, reason, recoveries, created_at, started_at, ended_at, owner
+  FROM run_state WHERE project_id = ? AND run_id = ?;
+
+-- name: load_nodes
+-- The nodes of every branch, or of one.
+SELECT branch_id, node_id, status, attempt, attempt_ended, generation, failures, lost, outputs, error, checkpoint, reason,
+       due, scheduled_at, started_at, ended_at, duration_ms, last_seq
+  FROM run_node_state WHERE project_id = ?1 AND run_id = ?2 AND (?3 IS NULL OR branch_id = ?3);
+
+-- name: load_steps
+-- The memoised steps of a branch.
+SELECT branch_id, node_id, name, occurrence, result, seq
+  FROM run_steps WHERE project_id = ? AND run_id = ? AND branch_id = ?;
+
+-- name: load_commands
+-- What waits for the run's owner.
+SELECT command_id, run_id, kind, payload, created_at
+  FROM run_commands WHERE project_id = ? AND run_id = ? AND taken_seq IS NULL ORDER BY created_at, command_id;
+
+-- name: load_events
+-- A page of the log.
+SELECT seq, id, branch_id, epoch, event_time, payload
+  FROM run_events WHERE project_id = ? AND run_id = ? AND seq > ? ORDER BY seq LIMIT ?;
+
+-- name: load_keys
+-- For verify: the keys as they are stored.
+SELECT event_key FROM run_events WHERE project_id = ? AND run_id = ? ORDER BY seq;
+
+-- name: load_blob_uses
+-- For verify and collection.
+SELECT digest, size FROM blobs WHERE project_id = ? AND run_id = ? ORDER BY digest;
+
+-- name: list_runs
+-- A page of runs, newest first. Statuses come as a JSON list.
+SELECT run_id, workflow, workflow_version, status, created_at, started_at, ended_at, owner, reason
+  FROM run_state
+ WHERE project_id = ?1
+   AND (?2 IS NULL OR status IN (SELECT value FROM json_each(?2)))
+   AND (?3 IS NULL OR workflow = ?3)
+   AND (?4 IS NULL OR substr(run_id, 1, length(?4)) = ?4)
+   AND (?5 IS NULL OR (created_at, run_id) < (?5, ?6))
+ ORDER BY created_at DESC, run_id DESC LIMIT ?7;
+
+-- name: add_command
+-- Durable before it is acknowledged; the same id twice has no effect.
+INSERT INTO run_commands (project_id, command_id, run_id, kind, payload, created_at) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (project_id, command_id) DO NOTHING;
+
+-- name: pending_commands
+-- What the runs of one engine have been asked to do.
+SELECT c.command_id, c.run_id, c.kind, c.payload, c.created_at
+  FROM run_commands AS c
+ WHERE c.project_id = ?1 AND c.taken_seq IS NULL
+   AND EXISTS (SELECT 1 FROM run_state AS r WHERE r.project_id = c.project_id AND r.run_id = c.run_id AND r.owner = ?2)
+ ORDER BY c.created_at, c.command_id LIMIT 1000;
+
+-- name: register_engine
+-- The engine's row.
+INSERT INTO engines (engine_id, name, host, pid, process_start, boot_id, expires_at) VALUES (?, ?, ?, ?, ?, ?, ?);
+
+-- name: renew_engine
+-- Only one that has not expired may go on: no row, no life.
+UPDATE engines SET expires_at = ?1 WHERE engine_id = ?2 AND boot_id = ?3 AND expires_at > ?4;
+
+-- name: release_owned
+-- A retiring engine lets go of what it still owns.
+UPDATE run_state SET owner = NULL, version = version + 1 WHERE owner = ?;
+
+-- name: delete_engine
+-- A retired engine, or one that has long expired.
+DELETE FROM engines WHERE engine_id = ?;
+
+-- name: list_engines
+-- All of them, with whether they live by the host's clock.
+SELECT engine_id, name, host, pid, process_start, boot_id = ?1 AND expires_at > ?2 FROM engines ORDER BY engine_id;
+
+-- name: find_claimable
+-- Runs that should move, or were asked something, and have no living owner. Oldest first, in pages that rows which cannot be
+-- claimed do not hold up. `?1` project, `?2` boot id, `?3` now, `?4` owners known to be gone (JSON), `?5`, `?6` last page.
+WITH candidates AS (
+    SELECT run_id, owner, created_at
+      FROM run_state
+     WHERE project_id = ?1 AND status IN ('created', 'running', 'pausing', 'recovering', 'failing', 'cancelling')
+     UNION
+    SELECT r.run_id, r.owner, r.created_at
+      FROM run_commands AS c JOIN run_state AS r ON r.project_id = c.project_id AND r.run_id = c.run_id
+     WHERE c.project_id = ?1 AND c.taken_seq IS NULL AND r.status NOT IN ('completed', 'failed', 'cancelled')
+)
+SELECT run_id, owner, created_at
+  FROM candidates
+ WHERE (owner IS NULL OR owner IN (SELECT value FROM json_each(?4))
+        OR NOT EXISTS (SELECT 1 FROM engines AS e WHERE e.engine_id = owner AND e.boot_id = ?2 AND e.expires_at > ?3))
+   AND (?5 IS NULL OR (created_at, run_id) > (?5, ?6))
+ ORDER BY created_at, run_id LIMIT ?7;
+
+-- name: append_logs
+-- Best effort.
+INSERT INTO run_logs (project_id, run_id, branch_id, node_id, attempt, logged_at, level, message, fields)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: load_logs
+-- A page of a run's log lines.
+SELECT log_id, run_id, branch_id, node_id, attempt, logged_at, level, message, fields
+  FROM run_logs WHERE project_id = ? AND run_id = ? AND log_id > ? ORDER BY log_id LIMIT ?;
