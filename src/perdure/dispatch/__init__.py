@@ -1,0 +1,1 @@
+"""Where node bodies execute, and what they can ask for meanwhile."""

@@ -1,0 +1,213 @@
+"""What a body may ask of the engine while it runs: `Context` for async bodies, `SyncContext` for all others.
+
+Both offer the same. What has to wait is awaited on a `Context` and blocks on a `SyncContext`. Once the attempt is over,
+everything but `log` and `progress` raises `AttemptOver`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar, Union, overload
+
+from perdure.dispatch.base import Services, Task
+from perdure.dispatch.places import Place, ThreadPlace, is_async, without_partial
+from perdure.dispatch.secret import Secret
+from perdure.graph.handles import BodyContext, hints_of
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_NO_MODELS = frozenset((*sys.stdlib_module_names, "msgspec", "perdure", "pydantic"))
+"""Packages whose classes are no user's models, only their bases: to know one of these would be to know every model."""
+
+
+class Log:
+    """The attempt's own log: a message and named facts beside it."""
+
+    __slots__ = ("_place", "_services")
+
+    def __init__(self, place: Place, services: Services) -> None:
+        self._place = place
+        self._services = services
+
+    def debug(self, message: str, **fields: Any) -> None:
+        self._write("debug", message, fields)
+
+    def info(self, message: str, **fields: Any) -> None:
+        self._write("info", message, fields)
+
+    def warning(self, message: str, **fields: Any) -> None:
+        self._write("warning", message, fields)
+
+    def error(self, message: str, **fields: Any) -> None:
+        self._write("error", message, fields)
+
+    def _write(self, level: str, message: str, fields: dict[str, Any]) -> None:
+        self._place.tell(self._services.log, level, message, fields)
+
+
+class _Attempt(BodyContext):
+    """What both kinds of context have in common."""
+
+    def __init__(self, task: Task, place: Place, steps: Counter[str]) -> None:
+        info = task.info
+        self.run_id = info.run_id
+        self.node_id = info.node_id
+        self.attempt = info.attempt
+        self.idempotency_key = info.idempotency_key
+        """The same for every attempt at this piece of work. Give it to whatever must not happen twice."""
+        self.log = Log(place, task.services)
+        self._task = task
+        self._services = task.services
+        self._place_of_all = place
+        self._steps = steps
+
+    @functools.cached_property
+    def restored(self) -> Any:
+        """The state that an earlier attempt has checkpointed last; None if there is none."""
+        stored = self._task.info.restored
+        return None if stored is None else self._task.decode(stored, _models_around(self._task.node_type.fn))
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the attempt is over, so that the body should end. A body in a thread is not interrupted: ask."""
+        return self._place_of_all.is_over
+
+    def progress(self, done: float, total: float | None = None) -> None:
+        """Show how far the body has come. It is shown live and never stored."""
+        self._place_of_all.tell(self._services.progress, done, total)
+
+    def publish(self, value: Any) -> None:
+        """Show a value, such as a piece of text that is being written. It is shown live and never stored."""
+        self._place_of_all.hand(self._services.publish, value)
+
+    def _count(self, function: Callable[..., Any]) -> tuple[str, int]:
+        name = _name_of(function)
+        self._steps[name] += 1
+        return name, self._steps[name] - 1
+
+
+class Context(_Attempt):
+    """The context of an async body."""
+
+    def __init__(self, task: Task, place: Place, steps: Counter[str]) -> None:
+        super().__init__(task, place, steps)
+        self._place = place
+
+    async def checkpoint(self, state: Any) -> None:
+        """Store a state from which a later attempt can go on: there it is `restored`. Returns when it is stored."""
+        await self._place.ask(self._services.checkpoint, state)
+
+    @overload
+    def step(
+        self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, T]: ...
+
+    @overload
+    def step(
+        self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, T]: ...
+
+    @overload
+    def step(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]: ...
+
+    def step(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
+        """Call the function once for all attempts: what it returned is stored, and later attempts get that instead.
+
+        Steps are told apart by the function's name and by how many calls of it came before, so call them in an order
+        that is the same each time. One that is not async runs in a thread.
+        """
+        # Counted here and not in the coroutine: the order of the calls is what repeats, not that of the awaits.
+        name, occurrence = self._count(function)
+        return self._step(name, occurrence, function, args, kwargs)
+
+    async def secret(self, name: str) -> Secret:
+        """Return a secret by its name. Raises KeyError, with the remedy, if there is none."""
+        return Secret(await self._place.ask(self._services.secret, name))
+
+    async def _step(
+        self, name: str, occurrence: int, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        recorded = await self._place.ask(self._services.recorded_step, name, occurrence)
+        if recorded is not None:
+            return self._task.decode(recorded, _models_around(function))
+        result = await self._place.call(function, *args, **kwargs)
+        await self._place.ask(self._services.record_step, name, occurrence, result)
+        return result
+
+
+class SyncContext(_Attempt):
+    """The context of a body that is not async. It may be used from threads that the body starts."""
+
+    def __init__(self, task: Task, place: ThreadPlace, steps: Counter[str]) -> None:
+        super().__init__(task, place, steps)
+        self._place = place
+
+    def checkpoint(self, state: Any) -> None:
+        """Store a state from which a later attempt can go on: there it is `restored`. Returns when it is stored."""
+        self._place.wait(self._services.checkpoint, state)
+
+    @overload
+    def step(self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+    @overload
+    def step(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+    @overload
+    def step(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+    def step(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call the function once for all attempts: what it returned is stored, and later attempts get that instead.
+
+        Steps are told apart by the function's name and by how many calls of it came before, so call them in an order
+        that is the same each time.
+        """
+        name, occurrence = self._count(function)
+        recorded = self._place.wait(self._services.recorded_step, name, occurrence)
+        if recorded is not None:
+            return self._task.decode(recorded, _models_around(function))
+        result = self._place.call_here(function, *args, **kwargs)
+        self._place.wait(self._services.record_step, name, occurrence, result)
+        return result
+
+    def secret(self, name: str) -> Secret:
+        """Return a secret by its name. Raises KeyError, with the remedy, if there is none."""
+        return Secret(self._place.wait(self._services.secret, name))
+
+
+class Contexts:
+    """The contexts of one attempt: parts of a class node may be of either colour, and count their steps together."""
+
+    def __init__(self, task: Task, place: Place) -> None:
+        self._task = task
+        self._place = place
+        self._steps: Counter[str] = Counter()
+
+    def for_part(self, function: Callable[..., Any]) -> Context | SyncContext:
+        """Return the context for a part of the body: one that it can use as it is, async or not."""
+        if is_async(function):
+            return Context(self._task, self._place, self._steps)
+        return SyncContext(self._task, self._place.beside(), self._steps)
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    named = without_partial(function)
+    return getattr(named, "__qualname__", None) or type(named).__qualname__
+
+
+def _models_around(function: Callable[..., Any]) -> Any:
+    """Return an annotation for what a function may have stored: what it says it returns, and classes in its module."""
+    function = inspect.unwrap(without_partial(function))
+    module = sys.modules.get(getattr(function, "__module__", None) or "")
+    around = vars(module).values() if module is not None else ()
+    classes = [found for found in tuple(around) if isinstance(found, type) and _may_be_model(found)]
+    returned = hints_of(function).get("return", Any) if inspect.isroutine(function) else Any
+    return Union[(returned, *classes)]
+
+
+def _may_be_model(found: type) -> bool:
+    return found.__module__.partition(".")[0] not in _NO_MODELS

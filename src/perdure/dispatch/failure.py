@@ -1,0 +1,124 @@
+"""Errors of bodies as plain data: what the journal keeps of one, and what another process can say of it."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from perdure.errors import BodyRaised
+from perdure.ids import type_name
+
+MESSAGE_MAX_CHARS = 8_192
+TRACEBACK_MAX_CHARS = 65_536
+
+_PLACES = str(Path(__file__).with_name("places.py"))
+_DOORS = ("_part", "call_here")
+"""The functions there that call a part of a body, and nothing else."""
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept of an error: always text that can be stored, and never longer than the limits above."""
+
+    type_names: tuple[str, ...]
+    """The stored names of its class and of the bases of that, nearest first; built-in ones without their module."""
+    message: str
+    traceback: str = ""
+    error_class: str | None = None
+    """What kind of thing went wrong, if the error itself says so."""
+
+    @property
+    def type_name(self) -> str:
+        return self.type_names[0]
+
+    def is_a(self, *kinds: type[BaseException] | str) -> bool:
+        """Whether the error was of one of these classes, in whichever process it was raised.
+
+        A class may be named instead: in full, or without its module.
+        """
+        return any(self._is_named(kind if isinstance(kind, str) else name_of_error(kind)) for kind in kinds)
+
+    def _is_named(self, name: str) -> bool:
+        return name in self.type_names or any(full.endswith("." + name) for full in self.type_names)
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Return what is kept of an error, whether its body ran here or in another process."""
+    if isinstance(error, BodyRaised):
+        return Failure(
+            type_names=error.type_names,
+            message=error.message,
+            traceback=error.traceback or _formatted(error),
+            error_class=error.error_class,
+        )
+    said = getattr(error, "error_class", None)
+    return Failure(
+        type_names=tuple(name_of_error(cls) for cls in type(error).__mro__ if issubclass(cls, BaseException)),
+        message=_message(error),
+        traceback=_formatted(error),
+        error_class=said if isinstance(said, str) else None,
+    )
+
+
+def raised(failure: Failure) -> BodyRaised:
+    """Return the error that stands for a failure whose own class is not to be raised here."""
+    return BodyRaised(failure.type_names, failure.message, failure.traceback, error_class=failure.error_class)
+
+
+def contained(error: BaseException) -> Exception:
+    """Return the error as one that ends only its attempt: what would end a task, a thread or the program is wrapped."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    wrapped = raised(failure_of(error))
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def name_of_error(cls: type[BaseException]) -> str:
+    """Return the name by which an error's class is known in the journal and in other processes."""
+    return cls.__qualname__ if cls.__module__ == "builtins" else type_name(cls)
+
+
+def storable(text: str) -> str:
+    """Return the text with what UTF-8 has no form for spelt out."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return _shortened(storable(str(error)), MESSAGE_MAX_CHARS)
+    except Exception as problem:  # `__str__` is the body's own code, and may raise anything
+        return f"(its message cannot be shown: {type(problem).__name__})"
+
+
+def _formatted(error: BaseException) -> str:
+    try:
+        lines = traceback.format_exception(type(error), error, _from_the_body_on(error.__traceback__))
+    except Exception as problem:  # formatting calls the body's own code, such as a `__repr__`
+        return f"(its traceback cannot be shown: {type(problem).__name__})"
+    return _shortened(storable("".join(lines)), TRACEBACK_MAX_CHARS)
+
+
+def _from_the_body_on(entry: TracebackType | None) -> TracebackType | None:
+    """Return the traceback without the frames through which the body was called; all of it if it was not called."""
+    is_entered = False
+    current = entry
+    while current is not None:
+        code = current.tb_frame.f_code
+        if code.co_filename == _PLACES:
+            is_entered = is_entered or code.co_name in _DOORS
+        elif is_entered:
+            return current
+        current = current.tb_next
+    return entry
+
+
+def _shortened(text: str, most: int) -> str:
+    """The end tells the most, and the beginning the next most."""
+    if len(text) <= most:
+        return text
+    gap = f"\n… ({len(text) - most:,} characters left out) …\n"
+    head = most // 4
+    return text[:head] + gap + text[len(text) - (most - head) :]

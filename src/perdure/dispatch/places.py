@@ -1,0 +1,314 @@
+"""Places: where a body runs, and how it reaches its services and calls functions of the other colour from there.
+
+A body runs on the engine's loop (`LoopPlace`) or in a thread beside a loop (`ThreadPlace`): one of the engine's threads,
+or the main thread of a child process. Services are always called on the loop to which they belong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import functools
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Protocol, TypeVar
+
+from perdure.dispatch.base import AttemptInfo
+from perdure.dispatch.inlet import Inlet
+from perdure.dispatch.threads import ThreadPool
+from perdure.errors import AttemptOver, EngineStopped
+
+T = TypeVar("T")
+
+MAX_TOLD = 1_000
+"""How many calls of `tell` may wait for the loop before the next one waits too."""
+LOOP_CHECK_SECONDS = 1.0
+"""How often a thread that waits for the loop makes sure that there still is one."""
+
+
+class Place(Protocol):
+    """Where a body runs."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the attempt was cancelled or has ended."""
+        ...
+
+    def beside(self) -> ThreadPlace:
+        """Return the place of those parts of the body that are not async."""
+        ...
+
+    def tell(self, function: Callable[..., object], *args: Any) -> None:
+        """Have a service called, without waiting for it. From any thread, like `hand`."""
+        ...
+
+    def hand(self, function: Callable[..., T], *args: Any) -> T:
+        """Call a service that does not wait. Raises AttemptOver if the attempt is over."""
+        ...
+
+    async def ask(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
+        """Call a service that waits. Raises AttemptOver if the attempt is over, or ends meanwhile."""
+        ...
+
+    async def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a function of either colour for the body, without blocking the loop on which the body runs."""
+        ...
+
+    async def invoke(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a part of the body itself. When this returns or raises, that part has ended.
+
+        Raises CancelledError instead if the attempt is over.
+        """
+        ...
+
+    async def conclude(self, function: Callable[..., Any], *args: Any) -> None:
+        """Call the last part of the body, which is called also when the attempt is over."""
+        ...
+
+
+class LoopPlace:
+    """On the engine's loop, in the task of whoever executes the body. What would block goes to a thread."""
+
+    __slots__ = ("_beside", "_info", "_loop_thread", "_threads")
+
+    def __init__(self, info: AttemptInfo, inlet: Inlet, threads: Callable[[], ThreadPool]) -> None:
+        self._info = info
+        self._threads = threads
+        self._loop_thread = threading.get_ident()
+        self._beside = ThreadPlace(info, inlet)
+
+    @property
+    def is_over(self) -> bool:
+        return self._beside.is_over
+
+    def end(self) -> None:
+        """Tell whatever is left of the body that the attempt is over."""
+        self._beside.end()
+
+    def beside(self) -> ThreadPlace:
+        return self._beside
+
+    # A body may hand its context on to threads, and to loops in them.
+
+    def tell(self, function: Callable[..., object], *args: Any) -> None:
+        if threading.get_ident() != self._loop_thread:
+            return self._beside.tell(function, *args)
+        function(*args)
+        return None
+
+    def hand(self, function: Callable[..., T], *args: Any) -> T:
+        if threading.get_ident() != self._loop_thread:
+            return self._beside.hand(function, *args)
+        refuse_if_over(self.is_over, self._info)
+        return function(*args)
+
+    async def ask(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
+        if threading.get_ident() != self._loop_thread:
+            return await self._beside.ask(function, *args)
+        refuse_if_over(self.is_over, self._info)
+        return await function(*args)
+
+    async def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != self._loop_thread:
+            return await self._beside.call(function, *args, **kwargs)
+        bound = functools.partial(function, *args, **kwargs)
+        result = bound() if is_async(function) else await self._threads().run(bound)
+        return await result if inspect.isawaitable(result) else result
+
+    async def invoke(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self.is_over:
+            raise asyncio.CancelledError
+        try:
+            return await self._part(function, *args, **kwargs)
+        except asyncio.CancelledError:
+            self.end()
+            raise
+
+    async def conclude(self, function: Callable[..., Any], *args: Any) -> None:
+        await self._part(function, *args)
+
+    async def _part(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if is_async(function):
+            return await function(*args, **kwargs)
+        result = await self._threads().run_to_end(functools.partial(function, *args, **kwargs))
+        return await result if inspect.isawaitable(result) else result
+
+
+class ThreadPlace:
+    """In a thread, beside the loop to which the services belong. What is async runs on a loop of the thread's own.
+
+    Everything but `end` is called by the body, from its thread or from threads that it has started.
+    """
+
+    __slots__ = ("_asked", "_info", "_inlet", "_runner", "_running", "is_over")
+
+    def __init__(self, info: AttemptInfo, inlet: Inlet) -> None:
+        self._info = info
+        self._inlet = inlet
+        self._asked: set[concurrent.futures.Future[Any]] = set()
+        self._runner: asyncio.Runner | None = None
+        self._running: asyncio.Task[Any] | None = None
+        self.is_over = False
+
+    def end(self) -> None:
+        """Tell the body that the attempt is over: what waits raises AttemptOver, what is async is cancelled."""
+        self.is_over = True
+        for asked in tuple(self._asked):
+            asked.cancel()
+        running = self._running
+        if running is not None:
+            _cancel_from_outside(running)
+
+    def beside(self) -> ThreadPlace:
+        return self
+
+    def close(self) -> None:
+        """Let the thread's own loop go. Called by the thread when the body has ended."""
+        if self._runner is not None:
+            self._runner.close()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine of the body on the thread's own loop."""
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        return self._runner.run(self._cancellable(coroutine))
+
+    def wait(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
+        """Call a service and wait for it. Raises AttemptOver if the attempt is over, or ends meanwhile."""
+        asked = self._start(function, *args)
+        try:
+            return self._answer(asked)
+        finally:
+            self._asked.discard(asked)
+
+    def tell(self, function: Callable[..., object], *args: Any) -> None:
+        self._inlet.call(function, *args)
+        if self._inlet.waiting > MAX_TOLD and not self.is_over:
+            self.hand(_nothing)
+
+    def hand(self, function: Callable[..., T], *args: Any) -> T:
+        return self.wait(functools.partial(_as_awaitable, function), *args)
+
+    async def ask(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
+        asked = self._start(function, *args)
+        answer = asyncio.wrap_future(asked)
+        try:
+            while not answer.done():
+                await asyncio.wait((answer,), timeout=LOOP_CHECK_SECONDS)
+                self._refuse_if_stopped(asked)
+            if answer.cancelled():
+                raise self._unanswered()
+            return answer.result()
+        finally:
+            self._asked.discard(asked)
+            answer.cancel()
+
+    async def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        bound = functools.partial(function, *args, **kwargs)
+        result = bound() if is_async(function) else await asyncio.to_thread(bound)
+        return await result if inspect.isawaitable(result) else result
+
+    def call_here(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a function of either colour from a body that is not async."""
+        result = function(*args, **kwargs)
+        return self.run(_outcome(result)) if inspect.isawaitable(result) else result
+
+    async def invoke(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self.is_over:
+            raise asyncio.CancelledError
+        return await self._part(function, *args, **kwargs)
+
+    async def conclude(self, function: Callable[..., Any], *args: Any) -> None:
+        await self._part(function, *args)
+
+    async def _part(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        # A body that is not async runs outside of any loop, so that it may start its own.
+        if self._running is None:
+            return self.call_here(function, *args, **kwargs)
+        result = function(*args, **kwargs)
+        return await result if inspect.isawaitable(result) else result
+
+    async def _cancellable(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        self._running = asyncio.current_task()
+        try:
+            return await coroutine
+        finally:
+            self._running = None
+
+    def _start(self, function: Callable[..., Awaitable[T]], *args: Any) -> concurrent.futures.Future[T]:
+        refuse_if_over(self.is_over, self._info)
+        service = _call(function, *args)
+        try:
+            asked = asyncio.run_coroutine_threadsafe(service, self._inlet.loop)
+        except RuntimeError:
+            service.close()
+            raise _stopped() from None
+        self._asked.add(asked)
+        # The attempt may have ended since it was looked at, and `end` may have missed this one.
+        if self.is_over:
+            asked.cancel()
+        return asked
+
+    def _answer(self, asked: concurrent.futures.Future[T]) -> T:
+        while True:
+            try:
+                return asked.result(timeout=LOOP_CHECK_SECONDS)
+            except concurrent.futures.CancelledError:
+                raise self._unanswered() from None
+            except TimeoutError:
+                if asked.done():  # it was the service that raised, or the answer has come just after
+                    return asked.result()
+                self._refuse_if_stopped(asked)
+
+    def _refuse_if_stopped(self, asked: concurrent.futures.Future[Any]) -> None:
+        if not asked.done() and not self._inlet.is_open:
+            raise _stopped()
+
+    def _unanswered(self) -> AttemptOver | EngineStopped:
+        return AttemptOver(self._info.node_id, self._info.attempt) if self.is_over else _stopped()
+
+
+def refuse_if_over(is_over: bool, info: AttemptInfo) -> None:
+    """Raise AttemptOver for an attempt that is."""
+    if is_over:
+        raise AttemptOver(info.node_id, info.attempt)
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling the function certainly gives something to await, and does nothing else."""
+    return inspect.iscoroutinefunction(without_partial(function))
+
+
+def without_partial(function: Any) -> Any:
+    """Return the function to which `functools.partial` has given arguments."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def _cancel_from_outside(running: asyncio.Task[Any]) -> None:
+    try:
+        running.get_loop().call_soon_threadsafe(running.cancel)
+    except RuntimeError:  # its loop has been closed: it has ended
+        return
+
+
+async def _call(function: Callable[..., Awaitable[T]], *args: Any) -> T:
+    return await function(*args)
+
+
+async def _outcome(awaitable: Awaitable[T]) -> T:
+    return await awaitable
+
+
+async def _as_awaitable(function: Callable[..., T], *args: Any) -> T:
+    return function(*args)
+
+
+def _nothing() -> None:
+    """What is called only to wait until it is."""
+
+
+def _stopped() -> EngineStopped:
+    return EngineStopped("The engine has stopped, and no longer answers this body.")

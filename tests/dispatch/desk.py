@@ -1,0 +1,156 @@
+"""What the tests of the dispatch stand on: services that remember, and tasks made by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from perdure.dispatch.base import AttemptInfo, Task
+from perdure.dispatch.local import LocalDispatch
+from perdure.graph.declare import NodeType
+from perdure.graph.handles import Outputs
+from perdure.store.codecs import default_codecs
+
+CODECS = default_codecs()
+
+Executor = Literal["auto", "thread", "process"]
+
+
+class Desk:
+    """Services that keep everything in memory, as an engine would in its journal."""
+
+    def __init__(self, **secrets: str) -> None:
+        self.logged: list[tuple[str, str, dict[str, Any]]] = []
+        self.progressed: list[tuple[float, float | None]] = []
+        self.published: list[Any] = []
+        self.checkpoints: list[Any] = []
+        self.steps: dict[tuple[str, int], msgspec.Raw] = {}
+        self.hold = asyncio.Event()
+        """What waits goes on only while this is set."""
+        self.hold.set()
+        self._secrets = secrets
+        self._waiting: dict[str, list[asyncio.Event]] = {}
+        self._loop = asyncio.get_running_loop()
+
+    def log(self, level: str, message: str, fields: Mapping[str, Any]) -> None:
+        self._on_loop()
+        self.logged.append((level, message, dict(fields)))
+        for waiting in self._waiting.pop(message, []):
+            waiting.set()
+
+    def progress(self, done: float, total: float | None) -> None:
+        self._on_loop()
+        self.progressed.append((done, total))
+
+    def publish(self, value: Any) -> None:
+        self._on_loop()
+        self.published.append(decoded(encoded(value)))
+
+    async def checkpoint(self, state: Any) -> None:
+        self._on_loop()
+        self.log("desk", "checkpoint", {})
+        await self.hold.wait()
+        self.checkpoints.append(encoded(state))
+
+    async def recorded_step(self, name: str, occurrence: int) -> msgspec.Raw | None:
+        self._on_loop()
+        return self.steps.get((name, occurrence))
+
+    async def record_step(self, name: str, occurrence: int, result: Any) -> None:
+        self._on_loop()
+        self.steps[name, occurrence] = encoded(result)
+
+    async def secret(self, name: str) -> str:
+        self._on_loop()
+        if name not in self._secrets:
+            raise KeyError(f"there is no secret {name!r}: set it")
+        return self._secrets[name]
+
+    async def heard(self, message: str) -> dict[str, Any]:
+        """Wait until the body has logged this, and return the fields."""
+        while not (found := [fields for _, said, fields in self.logged if said == message]):
+            heard = asyncio.Event()
+            self._waiting.setdefault(message, []).append(heard)
+            await heard.wait()
+        return found[0]
+
+    @property
+    def messages(self) -> list[str]:
+        return [message for level, message, _ in self.logged if level != "desk"]
+
+    def _on_loop(self) -> None:
+        assert asyncio.get_running_loop() is self._loop
+
+
+def task_for(
+    node_type: NodeType[..., Any],
+    desk: Desk,
+    *,
+    attempt: int = 1,
+    restored: Any = None,
+    properties: Mapping[str, Any] | None = None,
+    **arguments: Any,
+) -> Task:
+    """Return an attempt at a node, with encoded arguments."""
+    info = AttemptInfo(
+        run_id="run-1",
+        node_id="node-1",
+        attempt=attempt,
+        idempotency_key="run-1/node-1/0",
+        restored=None if restored is None else encoded(restored),
+    )
+    return Task(
+        node_type=node_type,
+        info=info,
+        arguments={name: encoded(value) for name, value in arguments.items()},
+        properties={name: encoded(value) for name, value in (properties or {}).items()},
+        decode=CODECS.decode,
+        services=desk,
+    )
+
+
+async def run(
+    dispatch: LocalDispatch, node_type: NodeType[..., Any], desk: Desk | None = None, **arguments: Any
+) -> Any:
+    """Execute a body once and return what it returned, decoded if it comes from another process."""
+    result = await dispatch.execute(task_for(node_type, desk or Desk(), **arguments))
+    if isinstance(result, Outputs):
+        return Outputs(**{name: decoded(value) for name, value in result.handles().items()})
+    return decoded(result)
+
+
+async def timed_out_when_heard(message: str, dispatch: LocalDispatch, task: Task, desk: Desk) -> Any:
+    """Execute a body under a time limit that is over as soon as it has logged the message."""
+    async with asyncio.timeout(None) as scope, asyncio.TaskGroup() as group:
+        group.create_task(_expire(scope, desk, message))
+        return await dispatch.execute(task)
+
+
+async def _expire(scope: asyncio.Timeout, desk: Desk, message: str) -> None:
+    await desk.heard(message)
+    scope.reschedule(0)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop turn until something holds."""
+    while not condition():  # noqa: ASYNC110  # what is waited for happens in other threads
+        await asyncio.sleep(0)
+
+
+def executed_by(node_type: NodeType[..., Any], executor: Executor) -> NodeType[..., Any]:
+    """Return the node type as it would be if it had been declared with this executor."""
+    moved = copy.copy(node_type)
+    moved.policy = msgspec.structs.replace(node_type.policy, executor=executor)
+    return moved
+
+
+def encoded(value: Any) -> msgspec.Raw:
+    return value if isinstance(value, msgspec.Raw) else msgspec.Raw(CODECS.encode(value, where="test"))
+
+
+def decoded(value: Any, annotation: Any = Any) -> Any:
+    return CODECS.decode(value, annotation) if isinstance(value, msgspec.Raw) else value
