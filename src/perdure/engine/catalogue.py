@@ -1,0 +1,105 @@
+"""What this engine knows how to run: node types by name, and saved versions prepared for running."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from perdure.errors import JournalDamaged
+from perdure.graph.declare import NodeType, Workflow, declared_types
+from perdure.graph.forms import content_hash, graph_from_json, graph_to_json
+from perdure.graph.model import Graph
+from perdure.graph.plan import Plan, compile_plan
+from perdure.graph.source import Source
+from perdure.graph.validate import check
+from perdure.ids import RunId
+from perdure.store.base import Store, WorkflowVersion
+
+MAX_PREPARED = 256
+"""Prepared versions kept in memory."""
+
+
+class Prepared:
+    """A saved version, ready to run."""
+
+    def __init__(
+        self, version: WorkflowVersion, graph: Graph, plan: Plan, types: Mapping[str, NodeType[..., Any]]
+    ) -> None:
+        self.version = version
+        self.graph = graph
+        self.plan = plan
+        self.types = types
+        self.source: dict[str, str] = version.source
+        """Where the node types were declared. An equal graph may have been saved earlier from another place."""
+        self.missing = tuple(sorted({node.type for node in graph.nodes} - types.keys()))
+        """Node types that this process lacks."""
+
+
+class Catalogue:
+    """Finds node types and prepares versions. Without explicit workflows it knows everything declared in the process."""
+
+    def __init__(self, store: Store, workflows: Iterable[Workflow[..., Any]] | None) -> None:
+        self._store = store
+        self._given: dict[str, NodeType[..., Any]] | None = None
+        if workflows is not None:
+            self._given = {name: node_type for workflow in workflows for name, node_type in workflow.types.items()}
+        self._prepared: OrderedDict[tuple[str, int], Prepared] = OrderedDict()
+        self._saved: dict[int, Prepared] = {}
+        """By the identity of the graph object, which the prepared version keeps alive."""
+
+    def types(self) -> Mapping[str, NodeType[..., Any]]:
+        return declared_types() if self._given is None else self._given
+
+    async def save(self, workflow: Workflow[..., Any] | Graph, *, at: int) -> Prepared:
+        """Check a workflow, save it under its name and return it prepared. Raises InvalidGraph with all that is wrong."""
+        graph = workflow if isinstance(workflow, Graph) else workflow.graph
+        types = self.types() if isinstance(workflow, Graph) else workflow.types
+        known = self._saved.get(id(graph))
+        if known is not None and all(types.get(name) is node_type for name, node_type in known.types.items()):
+            return known
+        check(graph, types)
+        source = _places(types, graph) if isinstance(workflow, Graph) else _where([workflow.source])
+        version = await self._store.save_version(graph.name, content_hash(graph), graph_to_json(graph), source, at=at)
+        prepared = self._prepare(version, graph, types)
+        self._saved[id(graph)] = prepared
+        if self._given is not None:
+            self._given.update(prepared.types)
+        return prepared
+
+    async def load(self, run_id: RunId, workflow: str, version: int) -> Prepared:
+        """Return a saved version, prepared."""
+        key = (workflow, version)
+        if (known := self._prepared.get(key)) is not None and not known.missing:
+            return known
+        saved = await self._store.load_version(workflow, version)
+        if saved is None:
+            raise JournalDamaged(run_id, f"version {version} of workflow {workflow!r} is not in the store")
+        return self._prepare(saved, graph_from_json(saved.graph), self.types())
+
+    def _prepare(self, version: WorkflowVersion, graph: Graph, types: Mapping[str, NodeType[..., Any]]) -> Prepared:
+        used = {node.type for node in graph.nodes}
+        needed = {name: node_type for name, node_type in types.items() if name in used}
+        prepared = Prepared(version, graph, compile_plan(graph, needed), needed)
+        self._prepared[version.workflow, version.version] = prepared
+        while len(self._prepared) > MAX_PREPARED:
+            self._prepared.popitem(last=False)
+        return prepared
+
+
+def _places(types: Mapping[str, NodeType[..., Any]], graph: Graph) -> dict[str, str]:
+    """Return where the node types of a graph were declared that was not itself declared anywhere."""
+    return _where(list(dict.fromkeys(_module_of(types[node.type].source) for node in graph.nodes)))
+
+
+def _module_of(source: Source) -> Source:
+    return msgspec.structs.replace(source, qualname="")
+
+
+def _where(sources: Sequence[Source]) -> dict[str, str]:
+    """Return where to find node types again, for whoever continues a run. Several places are told a line each."""
+    modules = "\n".join(source.module for source in sources)
+    files = "\n".join(source.file or "" for source in sources)
+    return {"module": modules, **({"file": files} if files.strip() else {})}

@@ -1,0 +1,558 @@
+"""Drives one run: hears what happens, decides what follows, has it committed, and only then acts on it.
+
+**Decide, commit, act.** Every happening goes to the `Decider`, which moves the run in memory at once; the events wait for the
+committer. Bodies are started, cancelled and answered only when the transition that says so is durable, except for bodies that
+may run early: those of `pure` nodes, and all of a run that does not ask for `sync`.
+
+**One owner.** Memory may be ahead of the disk but never beside it: a transition that the store refuses means that another engine
+has the run, and the driver drops everything it knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from perdure.dispatch.base import SlotKind, slot_kind
+from perdure.engine.actor import Actor
+from perdure.engine.machinery import Machinery
+from perdure.errors import AttemptOver, PerdureError, RunError, StoreError
+from perdure.graph.declare import NodeType
+from perdure.graph.plan import Plan
+from perdure.ids import CommandId, Epoch, EventId, NodeId, RunId, Seq
+from perdure.journal import events as e
+from perdure.journal.decide import Decider
+from perdure.journal.projection import Projection
+from perdure.journal.states import MOVING, TERMINAL, NodeStatus, RunState, RunStatus
+from perdure.store.base import (
+    BlobUse,
+    Claim,
+    Command,
+    Committed,
+    Keep,
+    LeaseChange,
+    Outcome,
+    Rejected,
+    Release,
+    RunExists,
+    StepRow,
+    Transition,
+)
+
+log = logging.getLogger("perdure.driver")
+
+LONG_WAIT_SECONDS = 3_600.0
+
+
+class NotOurs(PerdureError):
+    """The run belongs to another engine, or was there already: this driver has nothing to say about it."""
+
+    code = "not_ours"
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(f"the store answered {type(outcome).__name__}")
+        self.outcome = outcome
+
+
+class Resolution(msgspec.Struct, frozen=True, kw_only=True):
+    """The payload of a `resolve` command. Outputs are encoded values as text."""
+
+    node_id: str
+    resolution: Literal["done", "retry", "fail"]
+    outputs: dict[str, str] = {}
+    by: str = ""
+
+
+class Driver:
+    """One run in motion. Everything here runs on the engine's loop; `run` is its task."""
+
+    def __init__(
+        self,
+        *,
+        projection: Projection,
+        plan: Plan,
+        types: Mapping[str, NodeType[..., Any]],
+        machinery: Machinery,
+        base_seq: Seq,
+        claim: Claim,
+        seen_epoch: Epoch,
+        on_gone: Callable[[Driver], None],
+        created: tuple[e.RunCreated, int] | None = None,
+    ) -> None:
+        self.projection = projection
+        self.machinery = machinery
+        self.run_id: RunId = projection.run.run_id
+        self.decider = Decider(projection, plan, decided=() if created is None else (created,))
+        loop = asyncio.get_running_loop()
+        self.claimed: asyncio.Future[None] = loop.create_future()
+        """Done when the first transition is durable: the run is ours. Fails with NotOurs or a StoreError."""
+        self.rested: asyncio.Future[RunState] = loop.create_future()
+        """Done when the run has ended or rests, durably, and is let go; fails when it was lost to this engine."""
+        self._types = types
+        self._plan = plan
+        self._on_gone = on_gone
+        self._durable_seq = base_seq
+        self._seen_epoch = seen_epoch
+        self._lease: LeaseChange = claim
+        self._is_gone = False
+        self._is_draining = False
+        self.is_orphaned = False
+        """The run was dropped while it was, or may have been, this engine's: nobody else will take it up."""
+        self._queued: dict[SlotKind, deque[NodeId]] = {"loop": deque(), "thread": deque(), "process": deque()}
+        self._delayed: dict[NodeId, asyncio.TimerHandle] = {}
+        self._actors: dict[NodeId, tuple[Actor, asyncio.Task[None]]] = {}
+        self._held: dict[Actor, SlotKind] = {}
+        """Slots of attempts that are recorded as started, launched or about to be."""
+        self._unlaunched: list[Actor] = []
+        """Those of them that wait until the engine is sure of its lease."""
+        self._after_commit: list[Callable[[], None]] = []
+        self._in_flight: list[Callable[[], None]] = []
+        self._blobs: list[BlobUse] = []
+        self._commands: list[CommandId] = []
+        self._commands_seen: set[CommandId] = set()
+        self._timers: list[asyncio.TimerHandle] = []
+        self._deadline: asyncio.TimerHandle | None = None
+        self._group: asyncio.TaskGroup
+
+    # The task
+
+    async def run(self) -> None:
+        """Keep the run's tasks until it rests. A bug of ours ends this run here and harms no other."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                self.happened()
+                await asyncio.wait((self.rested,))
+        except* Exception as bugs:
+            log.exception("driver_failed", extra={"run_id": self.run_id}, exc_info=bugs)
+            self._let_go(
+                RunError(self.run_id, f"perdure failed while it drove run {self.run_id!r}: {bugs.exceptions[0]!r}")
+            )
+        finally:
+            self._let_go(RunError(self.run_id, f"run {self.run_id!r} is no longer driven by this engine"))
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._actors)
+
+    def use_blobs(self, blobs: Sequence[BlobUse]) -> None:
+        """Note blobs that the next transition refers to."""
+        self._blobs += blobs
+
+    # What happens
+
+    def happened(self) -> None:
+        """Something was decided: start what can start, and have it all committed."""
+        if self._is_gone:
+            return
+        self._launch_held_back()
+        self._queue_ready()
+        for kind in self._queued:
+            self._start_queued(kind)
+        self._watch_deadline()
+        if self.decider.has_decided or not isinstance(self._lease, Keep) or self._rests():
+            self._submit()
+
+    def command(self, command: Command) -> None:
+        """Take up a wish from outside. It is applied once: with the transition that holds its consequences."""
+        if self._is_gone or command.command_id in self._commands_seen:
+            return
+        self._commands_seen.add(command.command_id)
+        self._commands.append(command.command_id)
+        at = self.machinery.clock.now_micros()
+        status = self.projection.run.status
+        match command.kind:
+            case "cancel" if status not in TERMINAL and status not in (RunStatus.CANCELLING, RunStatus.FAILING):
+                self.decider.cancel(reason=str(command.payload.get("reason", "")), at=at)
+                self._after_commit.append(lambda: self._stop_bodies("the run was cancelled"))
+            case "resolve" if self.projection.node(NodeId(command.payload["node_id"])).status is NodeStatus.IN_DOUBT:
+                self._resolve(command, at)
+            case "resume" if status in (RunStatus.QUARANTINED, RunStatus.SUSPENDED, RunStatus.PAUSED):
+                self.decider.resume(reason=str(command.payload.get("reason", "")), at=at)
+            case _:
+                log.info("command_without_effect", extra={"run_id": self.run_id, "kind": command.kind})
+        self.happened()
+        self._submit()
+
+    def _resolve(self, command: Command, at: int) -> None:
+        """Somebody says what became of an attempt that must not be repeated."""
+        wish = msgspec.convert(command.payload, Resolution)
+        if self.projection.run.status is RunStatus.SUSPENDED:
+            self.decider.resume(reason="resolved", at=at, settles=False)
+        resolved = e.NodeResolved(
+            node_id=NodeId(wish.node_id),
+            attempt=self.projection.node(NodeId(wish.node_id)).attempt,
+            resolution=wish.resolution,
+            outputs={name: msgspec.Raw(value.encode()) for name, value in wish.outputs.items()},
+            by=wish.by,
+        )
+        self.decider.resolve(resolved.node_id, resolved, at=at)
+
+    def attempt_completed(
+        self, actor: Actor, outputs: dict[str, e.Encoded], blobs: Sequence[BlobUse], duration_ms: int
+    ) -> None:
+        if self._is_gone:
+            return
+        self._leave(actor)
+        self._blobs += blobs
+        self.decider.attempt_completed(
+            actor.node_id, actor.attempt, outputs, duration_ms=duration_ms, at=self.machinery.clock.now_micros()
+        )
+        self.happened()
+
+    def attempt_failed(self, actor: Actor, error: e.ErrorRecord, duration_ms: int) -> None:
+        if self._is_gone:
+            return
+        self._leave(actor)
+        was_running = self.projection.run.status is RunStatus.RUNNING
+        self.decider.attempt_failed(
+            actor.node_id,
+            actor.attempt,
+            error,
+            duration_ms=duration_ms,
+            delay_micros=self._backoff_micros(actor.node_id),
+            at=self.machinery.clock.now_micros(),
+        )
+        if was_running and self.projection.run.status is RunStatus.FAILING:
+            self._after_commit.append(lambda: self._stop_bodies("the run is failing"))
+        self.happened()
+
+    def attempt_stopped(self, actor: Actor) -> None:
+        if self._is_gone:
+            return
+        self._leave(actor)
+        at = self.machinery.clock.now_micros()
+        if self.projection.run.status in (RunStatus.CANCELLING, RunStatus.FAILING):
+            reason = actor.stop_reason or ""
+            self.decider.attempt_cancelled(actor.node_id, actor.attempt, reason=reason, at=at)
+        elif self.decider.is_current(actor.node_id, actor.attempt):
+            self.decider.attempt_lost(actor.node_id, reason=actor.stop_reason or "", at=at)
+        self.happened()
+
+    async def checkpoint(self, actor: Actor, state: e.Encoded, blobs: Sequence[BlobUse]) -> None:
+        """Record how far a body is; return when that is durable, in `sync`."""
+        self._require_current(actor)
+        self._blobs += blobs
+        self.decider.checkpoint(actor.node_id, actor.attempt, state, at=self.machinery.clock.now_micros())
+        await self._durable()
+
+    async def step_completed(
+        self, actor: Actor, name: str, occurrence: int, result: e.Encoded, blobs: Sequence[BlobUse]
+    ) -> None:
+        self._require_current(actor)
+        self._blobs += blobs
+        at = self.machinery.clock.now_micros()
+        self.decider.step_completed(actor.node_id, actor.attempt, name, occurrence, result, at=at)
+        await self._durable()
+
+    def drain(self, grace_seconds: float) -> None:
+        """Start nothing more; let go of the run when what runs has ended, or when the grace period is over."""
+        if self._is_gone or self._is_draining:
+            return
+        self._is_draining = True
+        loop = asyncio.get_running_loop()
+        self._timers.append(loop.call_later(grace_seconds, self._stop_bodies, "the engine stopped"))
+        self._submit()
+
+    def abandon(self, problem: PerdureError) -> None:
+        """Drop the run at once and write nothing: it is another engine's, or must be loaded again."""
+        self._let_go(problem)
+
+    # The committer's side
+
+    def next_transition(self) -> Transition | None:
+        if self._is_gone:
+            return None
+        decided = self.decider.take()
+        if isinstance(self._lease, Keep) and self._may_release():
+            self._lease = Release()
+        elif isinstance(self._lease, Claim) and self._rests():
+            self._lease = msgspec.structs.replace(self._lease, lets_go=True)
+        if not decided and not self._commands and isinstance(self._lease, Keep):
+            self._in_flight, self._after_commit = self._after_commit, []
+            return self._nothing_to_commit()
+        self._in_flight, self._after_commit = self._after_commit, []
+        commands, self._commands = tuple(self._commands), []
+        blobs, self._blobs = tuple(dict.fromkeys(self._blobs)), []
+        run = self.projection.run
+        recorded = self._numbered(decided)
+        return Transition(
+            run_id=self.run_id,
+            epoch=self._seen_epoch,
+            base_seq=self._durable_seq,
+            run=run,
+            events=recorded,
+            nodes=self._changed_nodes(decided),
+            steps=tuple(_step_row(entry) for entry in recorded if isinstance(entry.event, e.StepCompleted)),
+            blobs=blobs,
+            commands=commands,
+            lease=self._lease,
+        )
+
+    def committed(self, transition: Transition, outcome: Outcome) -> None:
+        if self._is_gone:
+            return
+        if not isinstance(outcome, Committed):
+            self._refused(outcome)
+            return
+        self._durable_seq = transition.run.last_seq
+        self._seen_epoch = transition.run.epoch
+        if isinstance(transition.lease, Claim):
+            self._lease = Keep()
+        if not self.claimed.done():
+            self.claimed.set_result(None)
+        acts, self._in_flight = self._in_flight, []
+        for act in acts:
+            act()
+        self.machinery.hub.changed(self.run_id)
+        if isinstance(transition.lease, Release) or (isinstance(transition.lease, Claim) and transition.lease.lets_go):
+            self._finish(transition.run)
+        elif self._may_release():
+            self._submit()
+
+    def storage_failed(self, error: StoreError) -> None:
+        self._let_go(error)
+
+    # The slots' side
+
+    def slot_granted(self, kind: SlotKind) -> None:
+        if self._is_gone or not self._queued[kind] or not self._may_start():
+            self.machinery.slots.release(kind)
+            return
+        self._start(self._queued[kind].popleft())
+        if self._queued[kind] and self.machinery.slots.acquire(kind, self):
+            self.slot_granted(kind)
+            return
+        self._submit()
+
+    # Starting bodies
+
+    def _queue_ready(self) -> None:
+        now = self.machinery.clock.now_micros()
+        ready = self.decider.ready
+        while ready:
+            node_id = ready.popleft()
+            due = self.projection.node(node_id).due
+            if due is not None and due > now:
+                self._delay(node_id, (due - now) / 1_000_000)
+            else:
+                self._queued[slot_kind(self._type_of(node_id))].append(node_id)
+
+    def _start_queued(self, kind: SlotKind) -> None:
+        queued = self._queued[kind]
+        while queued and self._may_start() and self.machinery.slots.acquire(kind, self):
+            self._start(queued.popleft())
+
+    def _start(self, node_id: NodeId) -> None:
+        """Record the start of an attempt; its body begins when that is durable, or at once if it may run early."""
+        if self.projection.node(node_id).status is not NodeStatus.SCHEDULED:
+            self.machinery.slots.release(slot_kind(self._type_of(node_id)))
+            return
+        attempt = self.decider.start_attempt(node_id, at=self.machinery.clock.now_micros())
+        node_type = self._type_of(node_id)
+        actor = Actor(self, self._plan.nodes[node_id], node_type, attempt)
+        self._held[actor] = slot_kind(node_type)
+        if self._may_run_early(node_id):
+            self._launch(actor)
+        else:
+            self._after_commit.append(lambda: self._launch(actor))
+
+    def _launch(self, actor: Actor) -> None:
+        if not self.machinery.may_start():
+            # The commit took so long that the run may be another engine's by now, and a body cannot be fenced.
+            self._unlaunched.append(actor)
+            return
+        task = self._group.create_task(actor.run(), name=f"{self.run_id}/{actor.node_id}")
+        self._actors[actor.node_id] = (actor, task)
+
+    def _launch_held_back(self) -> None:
+        held_back, self._unlaunched = self._unlaunched, []
+        for actor in held_back:
+            self._launch(actor)
+
+    def _leave(self, actor: Actor) -> None:
+        if (kind := self._held.pop(actor, None)) is not None:
+            self._actors.pop(actor.node_id, None)
+            self.machinery.slots.release(kind)
+
+    def _may_start(self) -> bool:
+        return not self._is_draining and self.projection.run.status is RunStatus.RUNNING and self.machinery.may_start()
+
+    def _may_run_early(self, node_id: NodeId) -> bool:
+        if self._durable_seq == 0 or isinstance(self._lease, Claim):
+            return False
+        return self.projection.run.settings.durability != "sync" or self._plan.nodes[node_id].policy.pure
+
+    def _delay(self, node_id: NodeId, seconds: float) -> None:
+        def due() -> None:
+            self._delayed.pop(node_id, None)
+            self.decider.ready.append(node_id)
+            self.happened()
+
+        wait = min(seconds, LONG_WAIT_SECONDS)
+        self._delayed[node_id] = asyncio.get_running_loop().call_later(wait, due)
+
+    def _backoff_micros(self, node_id: NodeId) -> int:
+        """Exponential, with full jitter: many runs that failed together do not come back together."""
+        backoff = self._plan.nodes[node_id].policy.backoff
+        failures = self.projection.node(node_id).failures
+        seconds = min(backoff.first.total_seconds() * backoff.factor**failures, backoff.cap.total_seconds())
+        if backoff.jitter:
+            seconds *= self.machinery.chance.uniform(0.5, 1.0)
+        return int(seconds * 1_000_000)
+
+    def _type_of(self, node_id: NodeId) -> NodeType[..., Any]:
+        return self._types[self._plan.nodes[node_id].node.type]
+
+    # Stopping bodies
+
+    def _stop_bodies(self, reason: str) -> None:
+        """Tell running bodies to stop; those that do not within the grace period are left behind."""
+        if self._is_gone:
+            return
+        held_back, self._unlaunched = self._unlaunched, []
+        for actor in held_back:
+            actor.stop_reason = reason
+            self.attempt_stopped(actor)
+        for actor, task in list(self._actors.values()):
+            actor.stop_reason = reason
+            task.cancel()
+            if not actor.has_begun:
+                self.attempt_stopped(actor)
+        grace = 0.0 if self._is_draining else self.projection.run.settings.grace_seconds
+        self._timers.append(asyncio.get_running_loop().call_later(grace, self._leave_behind))
+
+    def _leave_behind(self) -> None:
+        for actor, _ in list(self._actors.values()):
+            if actor.stop_reason is not None:
+                self.attempt_stopped(actor)
+        if self._may_release():
+            self._submit()
+
+    def _watch_deadline(self) -> None:
+        run = self.projection.run
+        if run.settings.timeout_seconds is None or run.started_at is None or self._deadline is not None:
+            return
+        deadline = run.started_at / 1_000_000 + run.settings.timeout_seconds
+        left = max(0.0, deadline - self.machinery.clock.now_micros() / 1_000_000)
+        self._deadline = asyncio.get_running_loop().call_later(left, self._run_timed_out)
+        self._timers.append(self._deadline)
+
+    def _run_timed_out(self) -> None:
+        if self._is_gone or self.projection.run.status is not RunStatus.RUNNING:
+            return
+        self.decider.time_out(at=self.machinery.clock.now_micros())
+        self._after_commit.append(lambda: self._stop_bodies("the run took too long"))
+        self.happened()
+
+    # Committing
+
+    def _submit(self) -> None:
+        """Have what was decided committed: at once if somebody waits for it, in good company if nobody does."""
+        waited_for = bool(self._after_commit or self._commands) or self._rests() or not isinstance(self._lease, Keep)
+        is_held_back = self.projection.run.settings.durability == "exit" and not waited_for and not self._is_draining
+        if not is_held_back:
+            self.machinery.committer.submit(self, urgent=waited_for)
+
+    def _nothing_to_commit(self) -> None:
+        acts, self._in_flight = self._in_flight, []
+        for act in acts:
+            act()
+
+    def _numbered(self, decided: Sequence[tuple[e.AnyEvent, int]]) -> tuple[e.Recorded, ...]:
+        """Give the events their places. What comes before a claim belongs to the epoch before it."""
+        branch_id = self.projection.run.branch_id
+        epoch = self._seen_epoch
+        new_id = self.machinery.chance.new_id
+        recorded: list[e.Recorded] = []
+        for seq, (event, at) in enumerate(decided, start=self._durable_seq + 1):
+            if isinstance(event, e.RunClaimed):
+                epoch = event.epoch
+            recorded.append(
+                e.Recorded(seq=Seq(seq), id=EventId(new_id()), branch_id=branch_id, epoch=epoch, at=at, event=event)
+            )
+        return tuple(recorded)
+
+    def _changed_nodes(self, decided: Sequence[tuple[e.AnyEvent, int]]) -> tuple[Any, ...]:
+        changed = dict.fromkeys(event.node_id for event, _ in decided if isinstance(event, e.NodeEvent))
+        return tuple(self.projection.nodes[node_id] for node_id in changed)
+
+    async def _durable(self) -> None:
+        if self.projection.run.settings.durability != "sync":
+            self._submit()
+            return
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._after_commit.append(lambda: None if done.done() else done.set_result(None))
+        self._submit()
+        await done
+
+    def _require_current(self, actor: Actor) -> None:
+        is_over = self._is_gone or actor.stop_reason is not None
+        if is_over or not self.decider.is_current(actor.node_id, actor.attempt):
+            raise AttemptOver(actor.node_id, actor.attempt)
+
+    # Letting go
+
+    def _rests(self) -> bool:
+        return self.projection.run.status not in MOVING
+
+    def _may_release(self) -> bool:
+        return not self._held and (self._rests() or self._is_draining)
+
+    def _refused(self, outcome: Outcome) -> None:
+        match outcome:
+            case Rejected(problem=problem):
+                log.error("transition_rejected", extra={"run_id": self.run_id, "problem": problem})
+                self._let_go(
+                    RunError(self.run_id, f"The store rejected what perdure wrote for run {self.run_id!r}: {problem}")
+                )
+            case _:
+                if not isinstance(outcome, RunExists):
+                    log.warning("lease_lost", extra={"run_id": self.run_id})
+                self._let_go(NotOurs(outcome))
+
+    def _finish(self, run: RunState) -> None:
+        if not self.rested.done():
+            self.rested.set_result(run)
+        self._let_go(RunError(self.run_id, f"run {self.run_id!r} was let go"))
+
+    def _let_go(self, problem: PerdureError) -> None:
+        """Forget the run: no more results, timers or slots."""
+        if self._is_gone:
+            return
+        self._is_gone = True
+        self.is_orphaned = not isinstance(problem, NotOurs) and not self.rested.done()
+        for future in (self.claimed, self.rested):
+            if not future.done():
+                future.set_exception(problem)
+                future.exception()  # nobody has to ask
+        for handle in (*self._delayed.values(), *self._timers):
+            handle.cancel()
+        for actor, task in self._actors.values():
+            actor.stop_reason = actor.stop_reason or "the run is driven elsewhere"
+            task.cancel()
+        self._actors.clear()
+        held, self._held = list(self._held.values()), {}
+        for kind in held:
+            self.machinery.slots.release(kind)
+        self.machinery.slots.forget(self)
+        self._on_gone(self)
+        self.machinery.hub.changed(self.run_id)
+
+
+def _step_row(entry: e.Recorded) -> StepRow:
+    step = entry.event
+    assert isinstance(step, e.StepCompleted)
+    return StepRow(
+        node_id=step.node_id,
+        branch_id=entry.branch_id,
+        name=step.name,
+        occurrence=step.occurrence,
+        result=step.result,
+        seq=entry.seq,
+    )

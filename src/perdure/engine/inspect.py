@@ -1,0 +1,258 @@
+"""Looking at runs without driving them: what a run is, whether it is whole, and its log as it grows.
+
+Everything here reads one store and needs no engine and none of the run's code. An engine is accepted where it knows more
+than its store does: where large values are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+import msgspec
+
+from perdure.clock import from_micros
+from perdure.engine.engine import Engine
+from perdure.engine.leases import is_gone
+from perdure.errors import BlobDamaged, BlobMissing, GraphError, RunIdAmbiguous, RunNotFound
+from perdure.graph.forms import content_hash, graph_from_json
+from perdure.graph.model import INPUT, OUTPUT, Graph, Node
+from perdure.graph.plan import compile_plan
+from perdure.graph.topology import topological_order
+from perdure.ids import EngineId, NodeId, RunId, Seq
+from perdure.journal import events as e
+from perdure.journal.states import SETTLED, TERMINAL, NodeState, NodeStatus, RunState, RunStatus
+from perdure.journal.verify import Dump, Violation, verify
+from perdure.store.base import BlobUse, RunDump, RunFilter, Store, StoredRun
+from perdure.store.blobs import BlobStore, open_blobs
+from perdure.store.opening import default_blobs_url
+
+EVENTS_PER_PAGE = 1_000
+CANDIDATES = 10
+"""How many runs are named when a prefix means several."""
+NEWS_SECONDS = 2.0
+UNKNOWN_TYPE = ""
+"""The type of a node whose graph is gone."""
+
+
+class ErrorReport(msgspec.Struct, frozen=True, kw_only=True):
+    """An error as other programs read it."""
+
+    node_id: NodeId | None
+    error_class: e.ErrorClass
+    type: str
+    message: str
+    traceback: str
+
+
+class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A node of a run as other programs read it."""
+
+    id: NodeId
+    type: str
+    stage: str | None
+    status: NodeStatus
+    attempt: int
+    started_at: str | None
+    ended_at: str | None
+    error: ErrorReport | None
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """How many of a run's nodes are completed or skipped."""
+
+    done: int
+    total: int
+
+
+class RunReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as other programs read it. Values are in their stored form: large ones are references."""
+
+    run_id: RunId
+    workflow: str
+    version: int
+    status: RunStatus
+    inputs: dict[str, e.Encoded]
+    outputs: dict[str, e.Encoded] | None
+    error: ErrorReport | None
+    branch: int
+    progress: Progress
+    nodes: tuple[NodeReport, ...]
+
+
+async def find_run(store: Store, text: str) -> RunId:
+    """Return the run whose id is `text`, or the only one whose id begins with it."""
+    found = [run.run_id for run in await store.list_runs(RunFilter(id_prefix=text), before=None, limit=CANDIDATES)]
+    if len(found) == 1:
+        return found[0]
+    if text and await store.load_run(RunId(text)) is not None:
+        return RunId(text)
+    if not found:
+        raise RunNotFound(text)
+    raise RunIdAmbiguous(text, found)
+
+
+async def load_run(store: Store, run_id: RunId) -> StoredRun:
+    """Return the run as the store holds it."""
+    stored = await store.load_run(run_id)
+    if stored is None:
+        raise RunNotFound(run_id)
+    return stored
+
+
+async def load_graph(store: Store, run: RunState) -> Graph | None:
+    """Return the graph that the run was started from; None if its version is gone or damaged."""
+    version = await store.load_version(run.workflow, run.version)
+    return None if version is None else _readable_graph(version.graph)
+
+
+async def living_engines(store: Store) -> frozenset[EngineId]:
+    """Return the engines that live, as far as can be told from here. A run that none of them owns is not driven."""
+    return frozenset(row.engine_id for row in await store.list_engines() if row.is_alive and not is_gone(row))
+
+
+async def events_of(store: Store, run_id: RunId, *, after: int = 0) -> AsyncIterator[e.Recorded]:
+    """Yield the events that the log holds, in order."""
+    while page := await store.load_events(run_id, after=Seq(after), limit=EVENTS_PER_PAGE):
+        for entry in page:
+            yield entry
+        after = page[-1].seq
+
+
+async def follow_events(store: Store, run_id: RunId, *, after: int = 0) -> AsyncIterator[e.Recorded]:
+    """Yield the run's events in order, each once, until it has ended. The run must exist."""
+    run = (await load_run(store, run_id)).run
+    has_ended = run.status in TERMINAL and after >= run.last_seq
+    while not has_ended:
+        async for entry in events_of(store, run_id, after=after):
+            yield entry
+            after = entry.seq
+            has_ended = isinstance(entry.event, (*e.TERMINAL_EVENTS, *e.AUDIT_EVENTS)) and (
+                has_ended or isinstance(entry.event, e.TERMINAL_EVENTS)
+            )
+        if not has_ended:
+            await store.wait_for_news(NEWS_SECONDS)
+
+
+async def report_run(store: Store, run_id: RunId) -> RunReport:
+    """Return what there is to know about a run."""
+    stored = await load_run(store, run_id)
+    return report_of(stored, await load_graph(store, stored.run))
+
+
+def report_of(stored: StoredRun, graph: Graph | None) -> RunReport:
+    """Describe a run. Its nodes come in topological order, those that nothing happened to included."""
+    run = stored.run
+    states = {node.node_id: node for node in stored.nodes}
+    nodes = nodes_in_order(graph) if graph is not None else _nodes_without_graph(stored.nodes)
+    return RunReport(
+        run_id=run.run_id,
+        workflow=run.workflow,
+        version=run.version,
+        status=run.status,
+        inputs=run.inputs,
+        outputs=run.outputs,
+        error=_error_report(run.error, run.failed_node),
+        branch=run.branch_id,
+        progress=Progress(done=sum(node.status in SETTLED for node in stored.nodes), total=len(nodes)),
+        nodes=tuple(_node_report(node, states.get(node.id)) for node in nodes),
+    )
+
+
+def nodes_in_order(graph: Graph) -> list[Node]:
+    """Return the nodes of a graph, each after those that it depends on."""
+    position = {node.id: index for index, node in enumerate(graph.nodes)}
+    successors: list[list[int]] = [[] for _ in graph.nodes]
+    for edge in graph.edges:
+        if edge.source != INPUT and edge.target != OUTPUT:
+            successors[position[edge.source]].append(position[edge.target])
+    return [graph.nodes[index] for index in topological_order(successors)]
+
+
+def iso_time(micros: int | None) -> str | None:
+    """Return a moment in ISO 8601, in UTC."""
+    return None if micros is None else from_micros(micros).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+async def verify_run(where: Engine | Store, run_id: str) -> list[Violation]:
+    """Return everything that is wrong with a stored run, nothing if it is whole. Runs no code of the run's nodes."""
+    if isinstance(where, Engine):
+        return await _verify(where.store, where.values.blobs, RunId(run_id))
+    blobs = open_blobs(default_blobs_url(where.url))
+    try:
+        return await _verify(where, blobs, RunId(run_id))
+    finally:
+        await blobs.close()
+
+
+async def _verify(store: Store, blobs: BlobStore, run_id: RunId) -> list[Violation]:
+    try:
+        stored = await store.dump_run(run_id)
+    except (msgspec.MsgspecError, ValueError) as error:
+        return [Violation(invariant="I4", problem=f"a row of the run cannot be read: {error}")]
+    if stored is None:
+        raise RunNotFound(run_id)
+    return verify(_dump_of(stored, await _lost_blobs(blobs, stored.blobs)))
+
+
+def _dump_of(stored: RunDump, lost_blobs: Sequence[str]) -> Dump:
+    graph = None if stored.version is None else _readable_graph(stored.version.graph)
+    # Computed from the graph that is there: a stored hash would not show that somebody has changed the graph.
+    version_hash = None if stored.version is None else "unreadable" if graph is None else content_hash(graph)
+    return Dump(
+        run=stored.stored.run,
+        owner=stored.stored.owner,
+        events=stored.events,
+        keys=stored.keys,
+        nodes=stored.all_nodes,
+        steps={(step.node_id, step.name, step.occurrence): step.result for step in stored.stored.steps},
+        version_hash=version_hash,
+        plan=None if graph is None else compile_plan(graph, {}),
+        lost_blobs=tuple(lost_blobs),
+    )
+
+
+async def _lost_blobs(blobs: BlobStore, used: Sequence[BlobUse]) -> list[str]:
+    lost: list[str] = []
+    for use in used:
+        try:
+            await blobs.get(use.digest, use.size)
+        except (BlobMissing, BlobDamaged):
+            lost.append(use.digest)
+    return lost
+
+
+def _readable_graph(document: bytes) -> Graph | None:
+    try:
+        return graph_from_json(document)
+    except GraphError:
+        return None
+
+
+def _nodes_without_graph(states: Sequence[NodeState]) -> list[Node]:
+    by_time = sorted(states, key=lambda state: state.scheduled_at or 0)
+    return [Node(id=state.node_id, type=UNKNOWN_TYPE) for state in by_time]
+
+
+def _node_report(node: Node, state: NodeState | None) -> NodeReport:
+    return NodeReport(
+        id=node.id,
+        type=node.type,
+        stage=node.stage,
+        status=NodeStatus.IDLE if state is None else state.status,
+        attempt=0 if state is None else state.attempt,
+        started_at=None if state is None else iso_time(state.started_at),
+        ended_at=None if state is None else iso_time(state.ended_at),
+        error=None if state is None else _error_report(state.error, node.id),
+    )
+
+
+def _error_report(error: e.ErrorRecord | None, node_id: NodeId | None) -> ErrorReport | None:
+    if error is None:
+        return None
+    return ErrorReport(
+        node_id=node_id,
+        error_class=error.error_class,
+        type=error.type,
+        message=error.message,
+        traceback=error.traceback,
+    )

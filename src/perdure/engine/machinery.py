@@ -1,0 +1,30 @@
+"""What every driver of an engine shares: the door, the places for bodies, time, values and the news."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from perdure.clock import Clock
+from perdure.dispatch.base import Dispatch
+from perdure.engine.committer import Committer
+from perdure.engine.hub import Hub
+from perdure.engine.slots import Slots
+from perdure.engine.values import Values
+from perdure.ids import Chance
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machinery:
+    """Shared by the drivers of one engine, owned by the engine."""
+
+    committer: Committer
+    slots: Slots
+    dispatch: Dispatch
+    clock: Clock
+    values: Values
+    hub: Hub
+    secrets: Callable[[str], str]
+    may_start: Callable[[], bool]
+    """False while the engine cannot be sure of its lease, or drains: nothing is started then."""
+    chance: Chance

@@ -1,0 +1,78 @@
+"""Finding runs that should move and have no living owner, for ever. Start-up is the same loop.
+
+A listing is only a hint: the claim itself is a compare-and-set on the run's epoch, and its row count decides. One run that
+cannot be taken up holds up no other.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from perdure.clock import Clock
+from perdure.engine.leases import is_gone
+from perdure.engine.settings import EngineSettings
+from perdure.errors import PerdureError, StoreError
+from perdure.ids import Chance, EngineId, RunId
+from perdure.store.base import Store
+
+log = logging.getLogger("perdure.recovery")
+
+Adopt = Callable[[RunId, EngineId | None], Awaitable[None]]
+"""Take a run over, given its owner if that one is known to be gone."""
+
+
+class Recovery:
+    """The recovery loop of one engine."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        chance: Chance,
+        settings: EngineSettings,
+        *,
+        adopt: Adopt,
+        orphans: Callable[[], Sequence[tuple[RunId, EngineId]]],
+        room: Callable[[], int],
+    ) -> None:
+        """`orphans` are runs that this engine owns and has dropped, with the name under which it owns them."""
+        self._store = store
+        self._clock = clock
+        self._chance = chance
+        self._settings = settings
+        self._adopt = adopt
+        self._orphans = orphans
+        self._room = room
+
+    async def run(self) -> None:
+        """Sweep again and again, at uneven intervals so that engines do not move in step."""
+        while True:
+            try:
+                await self.sweep()
+            except StoreError as error:
+                log.warning("recovery_failed", extra={"error": str(error)})
+            await self._clock.sleep(self._settings.recovery_seconds * self._chance.uniform(0.5, 1.5))
+
+    async def sweep(self) -> None:
+        """Take over what can be taken over now, oldest first, a batch at a time."""
+        for run_id, owner in self._orphans():
+            await self._try(run_id, owner)
+        dead = [engine.engine_id for engine in await self._store.list_engines() if is_gone(engine)]
+        after: tuple[int, str] | None = None
+        while self._room() > 0:
+            limit = min(self._settings.claim_batch, self._room())
+            page = await self._store.find_claimable(dead=dead, after=after, limit=limit)
+            for found in page:
+                await self._try(found.run_id, found.owner if found.owner in dead else None)
+                after = (found.created_at, found.run_id)
+            if len(page) < limit:
+                return
+
+    async def _try(self, run_id: RunId, dead_owner: EngineId | None) -> None:
+        try:
+            await self._adopt(run_id, dead_owner)
+        except StoreError:
+            raise
+        except PerdureError as error:
+            log.info("run_left_alone", extra={"run_id": run_id, "reason": str(error)})

@@ -1,0 +1,148 @@
+"""A run as its user holds it: ask what it does, wait for it, tell it something. Works whichever engine drives it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+
+from perdure.engine.driver import NotOurs
+from perdure.engine.hub import Flash
+from perdure.errors import RunCancelled, RunFailed, RunNotFound, RunResting
+from perdure.graph.model import DEFAULT_OUTPUT
+from perdure.ids import CommandId, RunId, Seq
+from perdure.journal.events import Recorded
+from perdure.journal.states import TERMINAL, RunState, RunStatus
+from perdure.store.base import Command, StoredRun
+
+if TYPE_CHECKING:
+    from perdure.engine.engine import Engine
+
+R = TypeVar("R")
+
+EVENTS_PER_PAGE = 500
+_STUCK = frozenset((RunStatus.QUARANTINED, RunStatus.SUSPENDED, RunStatus.PAUSED))
+
+
+class Run(Generic[R]):
+    """A handle on one run."""
+
+    def __init__(self, engine: Engine, run_id: RunId, annotation: Any = Any) -> None:
+        self._engine = engine
+        self._annotation = annotation
+        self.run_id = run_id
+
+    def __repr__(self) -> str:
+        return f"Run({self.run_id!r})"
+
+    async def load(self) -> StoredRun:
+        """Return the run as the store holds it at this moment."""
+        stored = await self._engine.store.load_run(self.run_id)
+        if stored is None:
+            raise RunNotFound(self.run_id)
+        return stored
+
+    async def status(self) -> RunStatus:
+        return (await self.load()).run.status
+
+    async def result(self) -> R:
+        """Wait for the end and return the outputs.
+
+        Raises RunFailed or RunCancelled if that is how it ended, RunResting if it waits for someone to act.
+        """
+        run = await self.wait()
+        match run.status:
+            case RunStatus.COMPLETED:
+                return await self._outputs(run)
+            case RunStatus.FAILED:
+                assert run.error is not None
+                raise RunFailed(run.run_id, run.failed_node, run.error.type, run.error.message, run.error.traceback)
+            case RunStatus.CANCELLED:
+                raise RunCancelled(run.run_id, run.reason)
+            case _:
+                raise RunResting(run.run_id, run.status.value, run.reason)
+
+    async def wait(self) -> RunState:
+        """Return the run's state once it has ended, or rests until someone acts."""
+        driver = self._engine.driver_of(self.run_id)
+        if driver is not None:
+            try:
+                run = await asyncio.shield(driver.rested)
+                if run.status in TERMINAL or run.status in _STUCK:
+                    return run
+            except NotOurs:
+                pass  # another engine has it: watch it from outside
+        with self._engine.hub.watching(self.run_id) as changed:
+            while True:
+                changed.clear()
+                run = (await self.load()).run
+                if run.status in TERMINAL or run.status in _STUCK:
+                    return run
+                await self._engine.news(changed)
+
+    async def events(self, *, after: int = 0, follow: bool = True) -> AsyncIterator[Recorded]:
+        """Yield the run's events in order, each once; with `follow`, until the run has ended."""
+        with self._engine.hub.watching(self.run_id) as changed:
+            while True:
+                changed.clear()
+                run = (await self.load()).run
+                while page := await self._engine.store.load_events(
+                    self.run_id, after=Seq(after), limit=EVENTS_PER_PAGE
+                ):
+                    for entry in page:
+                        yield entry
+                    after = page[-1].seq
+                if not follow or (run.status in TERMINAL and after >= run.last_seq):
+                    return
+                await self._engine.news(changed)
+
+    def flashes(self) -> AsyncIterator[Flash]:
+        """Yield what bodies show with `ctx.progress` and `ctx.publish`, live; only what runs in this process."""
+        return self._engine.hub.flashes(self.run_id)
+
+    async def cancel(self, reason: str = "", *, command_id: str | None = None) -> None:
+        """Ask the run to stop. Durable when this returns; the run is cancelled when its bodies have stopped.
+
+        A run that has ended already stays as it is.
+        """
+        await self._command("cancel", {"reason": reason}, command_id)
+
+    async def resume(self, reason: str = "", *, command_id: str | None = None) -> None:
+        """Let a run that rests go on: one that was quarantined, or whose doubt is resolved."""
+        await self._command("resume", {"reason": reason}, command_id)
+
+    async def resolve(
+        self,
+        node_id: str,
+        resolution: Literal["done", "retry", "fail"],
+        *,
+        output: Any = None,
+        by: str = "",
+        command_id: str | None = None,
+    ) -> None:
+        """Say what became of an attempt in doubt: it is done (with this output), to be tried again, or failed."""
+        encoded, _ = await self._engine.values.pack(output, where=f"the output of node {node_id!r}")
+        outputs = {DEFAULT_OUTPUT: bytes(encoded).decode()} if resolution == "done" else {}
+        payload = {"node_id": node_id, "resolution": resolution, "outputs": outputs, "by": by}
+        await self._command("resolve", payload, command_id)
+
+    async def _command(self, kind: str, payload: dict[str, Any], command_id: str | None) -> None:
+        if (await self.load()).run.status in TERMINAL:
+            return
+        command = Command(
+            command_id=CommandId(command_id or self._engine.chance.new_id()),
+            run_id=self.run_id,
+            kind=kind,
+            payload=payload,
+            created_at=self._engine.clock.now_micros(),
+        )
+        await self._engine.store.add_command(command)
+        await self._engine.commanded(self.run_id)
+
+    async def _outputs(self, run: RunState) -> Any:
+        outputs = run.outputs or {}
+        values = self._engine.values
+        if set(outputs) <= {DEFAULT_OUTPUT}:
+            encoded = outputs.get(DEFAULT_OUTPUT)
+            return None if encoded is None else await values.unpack(encoded, self._annotation)
+        return {name: await values.unpack(encoded) for name, encoded in outputs.items()}
