@@ -33,12 +33,22 @@ def check_importable(node_type: NodeType[..., Any]) -> None:
 def find_node_type(name: str, source: Source) -> NodeType[..., Any]:
     """Return the node type of this name, and import what declares it if need be. Raises BodyNotFound."""
     if name not in declared_types():
-        with _import_of(source):
+        with importing(source.module):
             _load(name, source)
     found = declared_types().get(name)
     if found is None:
         raise BodyNotFound(name, f"module {source.module!r} does not declare it when it is imported")
     return found
+
+
+@contextmanager
+def importing(module_name: str) -> Generator[None]:
+    """While this is open, the module is being imported for what it declares, and must not start runs of its own."""
+    _importing.append(module_name)
+    try:
+        yield
+    finally:
+        _importing.pop()
 
 
 def refuse_while_importing() -> None:
@@ -51,15 +61,6 @@ def refuse_while_importing() -> None:
             f"Module {_importing[-1]!r} starts an engine while it is imported for its node types. "
             "Put what it should do as a program under `if __name__ == '__main__':`."
         )
-
-
-@contextmanager
-def _import_of(source: Source) -> Generator[None]:
-    _importing.append(source.module)
-    try:
-        yield
-    finally:
-        _importing.pop()
 
 
 def _load(name: str, source: Source) -> None:

@@ -64,6 +64,7 @@ class Catalogue:
         source = _places(types, graph) if isinstance(workflow, Graph) else _where([workflow.source])
         version = await self._store.save_version(graph.name, content_hash(graph), graph_to_json(graph), source, at=at)
         prepared = self._prepare(version, graph, types)
+        prepared.source = source
         self._saved[id(graph)] = prepared
         if self._given is not None:
             self._given.update(prepared.types)

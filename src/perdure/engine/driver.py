@@ -117,7 +117,9 @@ class Driver:
         self._commands_seen: set[CommandId] = set()
         self._timers: list[asyncio.TimerHandle] = []
         self._deadline: asyncio.TimerHandle | None = None
-        self._group: asyncio.TaskGroup
+        self._stop_reason: str | None = None
+        """Why running bodies were told to stop, if they were: nothing is launched after that."""
+        self._group: asyncio.TaskGroup | None = None
 
     # The task
 
@@ -129,16 +131,18 @@ class Driver:
                 self.happened()
                 await asyncio.wait((self.rested,))
         except* Exception as bugs:
-            log.exception("driver_failed", extra={"run_id": self.run_id}, exc_info=bugs)
-            self._let_go(
-                RunError(self.run_id, f"perdure failed while it drove run {self.run_id!r}: {bugs.exceptions[0]!r}")
-            )
+            self._failed(bugs.exceptions[0])
         finally:
             self._let_go(RunError(self.run_id, f"run {self.run_id!r} is no longer driven by this engine"))
 
     @property
     def is_busy(self) -> bool:
         return bool(self._actors)
+
+    @property
+    def is_harmless(self) -> bool:
+        """Whether the run has made progress since it was taken up, or is no longer driven here."""
+        return self._is_gone or not self.projection.run.recoveries
 
     def use_blobs(self, blobs: Sequence[BlobUse]) -> None:
         """Note blobs that the next transition refers to."""
@@ -164,13 +168,16 @@ class Driver:
             return
         self._commands_seen.add(command.command_id)
         self._commands.append(command.command_id)
+        self._guarded(lambda: self._obey(command))
+
+    def _obey(self, command: Command) -> None:
         at = self.machinery.clock.now_micros()
         status = self.projection.run.status
         match command.kind:
             case "cancel" if status not in TERMINAL and status not in (RunStatus.CANCELLING, RunStatus.FAILING):
                 self.decider.cancel(reason=str(command.payload.get("reason", "")), at=at)
                 self._after_commit.append(lambda: self._stop_bodies("the run was cancelled"))
-            case "resolve" if self.projection.node(NodeId(command.payload["node_id"])).status is NodeStatus.IN_DOUBT:
+            case "resolve":
                 self._resolve(command, at)
             case "resume" if status in (RunStatus.QUARANTINED, RunStatus.SUSPENDED, RunStatus.PAUSED):
                 self.decider.resume(reason=str(command.payload.get("reason", "")), at=at)
@@ -181,7 +188,14 @@ class Driver:
 
     def _resolve(self, command: Command, at: int) -> None:
         """Somebody says what became of an attempt that must not be repeated."""
-        wish = msgspec.convert(command.payload, Resolution)
+        try:
+            wish = msgspec.convert(command.payload, Resolution)
+        except msgspec.ValidationError as error:
+            log.warning("command_unreadable", extra={"run_id": self.run_id, "problem": str(error)})
+            return
+        if self.projection.node(NodeId(wish.node_id)).status is not NodeStatus.IN_DOUBT:
+            log.info("command_without_effect", extra={"run_id": self.run_id, "kind": command.kind})
+            return
         if self.projection.run.status is RunStatus.SUSPENDED:
             self.decider.resume(reason="resolved", at=at, settles=False)
         resolved = e.NodeResolved(
@@ -255,8 +269,7 @@ class Driver:
         if self._is_gone or self._is_draining:
             return
         self._is_draining = True
-        loop = asyncio.get_running_loop()
-        self._timers.append(loop.call_later(grace_seconds, self._stop_bodies, "the engine stopped"))
+        self._timers.append(self._later(grace_seconds, lambda: self._stop_bodies("the engine stopped")))
         self._submit()
 
     def abandon(self, problem: PerdureError) -> None:
@@ -268,6 +281,13 @@ class Driver:
     def next_transition(self) -> Transition | None:
         if self._is_gone:
             return None
+        try:
+            return self._next_transition()
+        except Exception as bug:  # as in `_guarded`
+            self._failed(bug)
+            return None
+
+    def _next_transition(self) -> Transition | None:
         decided = self.decider.take()
         if isinstance(self._lease, Keep) and self._may_release():
             self._lease = Release()
@@ -300,6 +320,9 @@ class Driver:
         if not isinstance(outcome, Committed):
             self._refused(outcome)
             return
+        self._guarded(lambda: self._act_on(transition))
+
+    def _act_on(self, transition: Transition) -> None:
         self._durable_seq = transition.run.last_seq
         self._seen_epoch = transition.run.epoch
         if isinstance(transition.lease, Claim):
@@ -321,12 +344,15 @@ class Driver:
     # The slots' side
 
     def slot_granted(self, kind: SlotKind) -> None:
+        self._guarded(lambda: self._use_slot(kind))
+
+    def _use_slot(self, kind: SlotKind) -> None:
         if self._is_gone or not self._queued[kind] or not self._may_start():
             self.machinery.slots.release(kind)
             return
         self._start(self._queued[kind].popleft())
         if self._queued[kind] and self.machinery.slots.acquire(kind, self):
-            self.slot_granted(kind)
+            self._use_slot(kind)
             return
         self._submit()
 
@@ -339,7 +365,9 @@ class Driver:
             node_id = ready.popleft()
             due = self.projection.node(node_id).due
             if due is not None and due > now:
-                self._delay(node_id, (due - now) / 1_000_000)
+                # The time was set by the clock of whoever decided it, which may be hours ahead of this one.
+                longest = self._plan.nodes[node_id].policy.backoff.cap.total_seconds()
+                self._delay(node_id, min((due - now) / 1_000_000, longest))
             else:
                 self._queued[slot_kind(self._type_of(node_id))].append(node_id)
 
@@ -367,6 +395,11 @@ class Driver:
             # The commit took so long that the run may be another engine's by now, and a body cannot be fenced.
             self._unlaunched.append(actor)
             return
+        if self._stop_reason is not None:
+            actor.stop_reason = self._stop_reason
+            self.attempt_stopped(actor)
+            return
+        assert self._group is not None
         task = self._group.create_task(actor.run(), name=f"{self.run_id}/{actor.node_id}")
         self._actors[actor.node_id] = (actor, task)
 
@@ -389,13 +422,17 @@ class Driver:
         return self.projection.run.settings.durability != "sync" or self._plan.nodes[node_id].policy.pure
 
     def _delay(self, node_id: NodeId, seconds: float) -> None:
+        wait = min(seconds, LONG_WAIT_SECONDS)
+
         def due() -> None:
             self._delayed.pop(node_id, None)
-            self.decider.ready.append(node_id)
+            if seconds > wait:
+                self._delay(node_id, seconds - wait)
+                return
+            self._queued[slot_kind(self._type_of(node_id))].append(node_id)
             self.happened()
 
-        wait = min(seconds, LONG_WAIT_SECONDS)
-        self._delayed[node_id] = asyncio.get_running_loop().call_later(wait, due)
+        self._delayed[node_id] = self._later(wait, due)
 
     def _backoff_micros(self, node_id: NodeId) -> int:
         """Exponential, with full jitter: many runs that failed together do not come back together."""
@@ -415,6 +452,7 @@ class Driver:
         """Tell running bodies to stop; those that do not within the grace period are left behind."""
         if self._is_gone:
             return
+        self._stop_reason = reason
         held_back, self._unlaunched = self._unlaunched, []
         for actor in held_back:
             actor.stop_reason = reason
@@ -425,7 +463,7 @@ class Driver:
             if not actor.has_begun:
                 self.attempt_stopped(actor)
         grace = 0.0 if self._is_draining else self.projection.run.settings.grace_seconds
-        self._timers.append(asyncio.get_running_loop().call_later(grace, self._leave_behind))
+        self._timers.append(self._later(grace, self._leave_behind))
 
     def _leave_behind(self) -> None:
         for actor, _ in list(self._actors.values()):
@@ -440,7 +478,7 @@ class Driver:
             return
         deadline = run.started_at / 1_000_000 + run.settings.timeout_seconds
         left = max(0.0, deadline - self.machinery.clock.now_micros() / 1_000_000)
-        self._deadline = asyncio.get_running_loop().call_later(left, self._run_timed_out)
+        self._deadline = self._later(left, self._run_timed_out)
         self._timers.append(self._deadline)
 
     def _run_timed_out(self) -> None:
@@ -454,6 +492,8 @@ class Driver:
 
     def _submit(self) -> None:
         """Have what was decided committed: at once if somebody waits for it, in good company if nobody does."""
+        if self._group is None:  # what was decided so far is submitted when the task begins
+            return
         waited_for = bool(self._after_commit or self._commands) or self._rests() or not isinstance(self._lease, Keep)
         is_held_back = self.projection.run.settings.durability == "exit" and not waited_for and not self._is_draining
         if not is_held_back:
@@ -515,6 +555,20 @@ class Driver:
                 if not isinstance(outcome, RunExists):
                     log.warning("lease_lost", extra={"run_id": self.run_id})
                 self._let_go(NotOurs(outcome))
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Do something for whoever has other runs as well: a bug of ours ends this one and harms no other."""
+        try:
+            work()
+        except Exception as bug:  # a bug may raise anything
+            self._failed(bug)
+
+    def _later(self, seconds: float, work: Callable[[], None]) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(seconds, self._guarded, work)
+
+    def _failed(self, bug: Exception) -> None:
+        log.error("driver_failed", extra={"run_id": self.run_id}, exc_info=bug)
+        self._let_go(RunError(self.run_id, f"perdure failed while it drove run {self.run_id!r}: {bug!r}"))
 
     def _finish(self, run: RunState) -> None:
         if not self.rested.done():

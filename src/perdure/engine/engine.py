@@ -21,6 +21,7 @@ from perdure.engine.hub import Hub
 from perdure.engine.inputs import check_inputs
 from perdure.engine.leases import Heartbeat, describe_process, is_gone
 from perdure.engine.machinery import Machinery
+from perdure.engine.probation import Probation
 from perdure.engine.recovery import Recovery
 from perdure.engine.run import Run
 from perdure.engine.secrets import environment_secret
@@ -129,9 +130,10 @@ class Engine:
         """
         self._require_running()
         now = self.clock.now_micros()
-        prepared = await self._catalogue.save(workflow, at=now)
+        graph = workflow if isinstance(workflow, Graph) else workflow.graph
         annotations: Mapping[str, Any] = {} if isinstance(workflow, Graph) else workflow.input_types
-        given = check_inputs(prepared.graph, annotations, {**(inputs or {}), **more_inputs})
+        given = check_inputs(graph, annotations, {**(inputs or {}), **more_inputs})
+        prepared = await self._catalogue.save(workflow, at=now)
         encoded, blobs = await self.values.pack_all(given, where=f"inputs of workflow {prepared.graph.name!r}")
         preset = WorkflowSettings() if isinstance(workflow, Graph) else workflow.settings
         settings = run_settings(
@@ -154,15 +156,18 @@ class Engine:
         while True:
             await self._until_joined()
             driver = self._drivers.get(chosen)
+            is_there = driver is not None
             if driver is None:
                 driver = self._create(chosen, created, prepared, at=now)
                 driver.use_blobs(blobs)
             try:
-                await self._require_same(run, created)
+                # Also of a driver that is there: what it holds counts, and may be acknowledged, once it is durable.
                 await asyncio.shield(driver.claimed)
             except NotOurs as refusal:
                 if not isinstance(refusal.outcome, RunExists):
                     continue  # whether it was created shows when it is tried again
+                is_there = True
+            if is_there:
                 await self._require_same(run, created)
                 await self.commanded(chosen)
             return run
@@ -187,8 +192,13 @@ class Engine:
         which = RunFilter(status=tuple(RunStatus(given) for given in statuses), workflow=workflow, id_prefix=id_prefix)
         return await self.store.list_runs(which, before=before, limit=limit)
 
-    async def adopt(self, run_id: str, dead_owner: EngineId | None = None) -> Driver | None:
-        """Take a run over if nobody living owns it; None if there is nothing to drive or another was first."""
+    async def adopt(
+        self, run_id: str, dead_owner: EngineId | None = None, *, probation: Probation | None = None
+    ) -> Driver | None:
+        """Take a run over if nobody living owns it; None if there is nothing to drive or another was first.
+
+        With a `probation`, None also if the run has to wait because it may be one that kills engines.
+        """
         self._require_running()
         chosen = RunId(run_id)
         if chosen in self._drivers:
@@ -206,12 +216,15 @@ class Engine:
             elif owner is not None and owner.is_alive:
                 return None
         prepared = await self._catalogue.load(chosen, run.workflow, run.version)
-        asked_to_stop = any(command.kind == "cancel" for command in stored.commands)
-        if prepared.missing and not asked_to_stop:
+        is_ending = run.status in (RunStatus.CANCELLING, RunStatus.FAILING)
+        if prepared.missing and not is_ending and all(command.kind != "cancel" for command in stored.commands):
             raise TypesMissing(run_id, prepared.missing)
         await self._until_joined()
         if chosen in self._drivers:  # somebody else here was faster
             return self._drivers[chosen]
+        lost = stored.owner is not None and run.status in MOVING
+        if probation is not None and not probation.admits(chosen, run.recoveries + lost):
+            return None
         steps = {(step.node_id, step.name, step.occurrence): step.result for step in stored.steps}
         driver = Driver(
             projection=Projection(run, stored.nodes, steps),
@@ -224,10 +237,11 @@ class Engine:
             on_gone=self._forget,
         )
         at = self.clock.now_micros()
-        lost = stored.owner is not None and run.status in MOVING
         driver.decider.claim(self.engine_id, Epoch(run.epoch + 1), previous=stored.owner, lost=lost, at=at)
         if driver.projection.run.status is RunStatus.CREATED:
             driver.decider.start(at=at)
+        if probation is not None:
+            probation.begin(driver, driver.projection.run.recoveries)
         self._drive(driver)
         for command in stored.commands:
             driver.command(command)
@@ -324,6 +338,7 @@ class Engine:
         settings = self._settings
         dispatch = self._given_dispatch or open_dispatch(threads=settings.threads, processes=settings.processes)
         self._stack.push_async_callback(dispatch.close)
+        self._probation = Probation(self.clock)
         self._recovery = Recovery(
             self.store,
             self.clock,
@@ -331,6 +346,7 @@ class Engine:
             settings,
             adopt=self._adopt_if_wanted,
             orphans=lambda: tuple(self._orphans.items()),
+            probation=self._probation,
             room=lambda: 0 if self._is_stopping else settings.max_recovered_runs - len(self._drivers),
         )
         return Machinery(
@@ -433,18 +449,18 @@ class Engine:
         elif not self._recovers and run_id not in self._wanted:
             return
         try:
-            await self.adopt(run_id, dead_owner)
+            await self.adopt(run_id, dead_owner, probation=self._probation)
         except StoreError:
             raise
         except PerdureError:
             self._orphans.pop(run_id, None)
             raise
-        self._orphans.pop(run_id, None)
+        if not self._probation.holds_up(run_id):
+            self._orphans.pop(run_id, None)
 
     async def _require_same(self, run: Run[Any], created: e.RunCreated) -> None:
         """A run with this id is there: it must have been started in the same way."""
-        driver = self._drivers.get(run.run_id)
-        there = driver.projection.run if driver is not None else (await run.load()).run
+        there = (await run.load()).run
         if differing := list(_differences(there, created)):
             raise RunIdTaken(run.run_id, differing)
 

@@ -11,12 +11,16 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from perdure.clock import Clock
 from perdure.engine.leases import is_gone
+from perdure.engine.probation import Probation
 from perdure.engine.settings import EngineSettings
 from perdure.errors import PerdureError, StoreError
 from perdure.ids import Chance, EngineId, RunId
 from perdure.store.base import Store
 
 log = logging.getLogger("perdure.recovery")
+
+PRESSED_SECONDS = 0.2
+"""How often to look while runs wait for others to prove harmless."""
 
 Adopt = Callable[[RunId, EngineId | None], Awaitable[None]]
 """Take a run over, given its owner if that one is known to be gone."""
@@ -35,6 +39,7 @@ class Recovery:
         adopt: Adopt,
         orphans: Callable[[], Sequence[tuple[RunId, EngineId]]],
         room: Callable[[], int],
+        probation: Probation,
     ) -> None:
         """`orphans` are runs that this engine owns and has dropped, with the name under which it owns them."""
         self._store = store
@@ -44,6 +49,7 @@ class Recovery:
         self._adopt = adopt
         self._orphans = orphans
         self._room = room
+        self._probation = probation
 
     async def run(self) -> None:
         """Sweep again and again, at uneven intervals so that engines do not move in step."""
@@ -52,22 +58,35 @@ class Recovery:
                 await self.sweep()
             except StoreError as error:
                 log.warning("recovery_failed", extra={"error": str(error)})
-            await self._clock.sleep(self._settings.recovery_seconds * self._chance.uniform(0.5, 1.5))
+            interval = self._settings.recovery_seconds
+            if self._probation.has_refused:
+                interval = min(interval, PRESSED_SECONDS)
+            await self._clock.sleep(interval * self._chance.uniform(0.5, 1.5))
 
     async def sweep(self) -> None:
         """Take over what can be taken over now, oldest first, a batch at a time."""
         for run_id, owner in self._orphans():
             await self._try(run_id, owner)
-        dead = [engine.engine_id for engine in await self._store.list_engines() if is_gone(engine)]
+        engines = await self._store.list_engines()
+        dead = [engine.engine_id for engine in engines if is_gone(engine)]
+        await self._take_over(dead)
+        if gone := [engine.engine_id for engine in engines if not engine.is_alive or engine.engine_id in dead]:
+            await self._store.forget_engines(gone)
+
+    async def _take_over(self, dead: Sequence[EngineId]) -> None:
         after: tuple[int, str] | None = None
+        seen: set[RunId] = set()
         while self._room() > 0:
             limit = min(self._settings.claim_batch, self._room())
             page = await self._store.find_claimable(dead=dead, after=after, limit=limit)
             for found in page:
-                await self._try(found.run_id, found.owner if found.owner in dead else None)
+                seen.add(found.run_id)
                 after = (found.created_at, found.run_id)
+                if not self._probation.refuses(found.run_id):
+                    await self._try(found.run_id, found.owner if found.owner in dead else None)
             if len(page) < limit:
-                return
+                break
+        self._probation.forget_others(seen)
 
     async def _try(self, run_id: RunId, dead_owner: EngineId | None) -> None:
         try:

@@ -42,8 +42,15 @@ class Run(Generic[R]):
             raise RunNotFound(self.run_id)
         return stored
 
+    async def state(self) -> RunState:
+        """Return the run's own state at this moment, without its nodes."""
+        state = await self._engine.store.load_state(self.run_id)
+        if state is None:
+            raise RunNotFound(self.run_id)
+        return state
+
     async def status(self) -> RunStatus:
-        return (await self.load()).run.status
+        return (await self.state()).status
 
     async def result(self) -> R:
         """Wait for the end and return the outputs.
@@ -75,7 +82,7 @@ class Run(Generic[R]):
         with self._engine.hub.watching(self.run_id) as changed:
             while True:
                 changed.clear()
-                run = (await self.load()).run
+                run = await self.state()
                 if run.status in TERMINAL or run.status in _STUCK:
                     return run
                 await self._engine.news(changed)
@@ -85,7 +92,7 @@ class Run(Generic[R]):
         with self._engine.hub.watching(self.run_id) as changed:
             while True:
                 changed.clear()
-                run = (await self.load()).run
+                run = await self.state()
                 while page := await self._engine.store.load_events(
                     self.run_id, after=Seq(after), limit=EVENTS_PER_PAGE
                 ):
@@ -127,7 +134,7 @@ class Run(Generic[R]):
         await self._command("resolve", payload, command_id)
 
     async def _command(self, kind: str, payload: dict[str, Any], command_id: str | None) -> None:
-        if (await self.load()).run.status in TERMINAL:
+        if (await self.state()).status in TERMINAL:
             return
         command = Command(
             command_id=CommandId(command_id or self._engine.chance.new_id()),

@@ -43,10 +43,11 @@ def run_workflow(
 
 def _in_a_loop(work: Coroutine[Any, Any, R]) -> R:
     """Run a coroutine to its end: here, or in a thread where this one has a loop already (a notebook)."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(_until_terminated(work))
+    if not _has_loop():
+        try:
+            return asyncio.run(_until_terminated(work))
+        except _Terminated:
+            raise SystemExit(128 + signal.SIGTERM) from None
     outcome: list[R] = []
     failure: list[BaseException] = []
 
@@ -64,6 +65,10 @@ def _in_a_loop(work: Coroutine[Any, Any, R]) -> R:
     return outcome[0]
 
 
+class _Terminated(Exception):
+    """SIGTERM came, and the engine has drained."""
+
+
 async def _until_terminated(work: Coroutine[Any, Any, R]) -> R:
     """Treat SIGTERM as Ctrl-C is treated: the engine drains; a second signal ends the process at once."""
     loop = asyncio.get_running_loop()
@@ -72,12 +77,28 @@ async def _until_terminated(work: Coroutine[Any, Any, R]) -> R:
     if threading.current_thread() is not threading.main_thread():
         return await work
 
+    is_terminated = False
+
     def terminate() -> None:
+        nonlocal is_terminated
+        is_terminated = True
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         task.cancel()
 
     loop.add_signal_handler(signal.SIGTERM, terminate)
     try:
         return await work
+    except asyncio.CancelledError:
+        if is_terminated:
+            raise _Terminated from None
+        raise
     finally:
         loop.remove_signal_handler(signal.SIGTERM)
+
+
+def _has_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -186,9 +186,10 @@ def _budgets_hold(dump: Dump) -> Iterator[Violation]:
                     yield _violation(
                         "I11", f"quarantined after {losses} losses ({recoveries} counted), {allowed} are allowed"
                     )
+                losses = 0
             case _:
                 pass
-    if losses > dump.run.settings.max_recoveries and dump.run.status is not RunStatus.QUARANTINED:
+    if losses > dump.run.settings.max_recoveries:
         yield _violation("I11", f"lost {losses} times without progress and not quarantined")
 
 

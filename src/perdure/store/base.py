@@ -237,6 +237,10 @@ class Store(Protocol):
         """Return the run with the nodes and steps of its current branch and its untaken commands, oldest first."""
         ...
 
+    async def load_state(self, run_id: RunId) -> RunState | None:
+        """Return the run's own row, and nothing else of it."""
+        ...
+
     async def load_events(self, run_id: RunId, *, after: Seq, limit: int) -> Sequence[Recorded]:
         """Return the next events of a run in order."""
         ...
@@ -267,6 +271,11 @@ class Store(Protocol):
 
     async def retire_engine(self, engine_id: EngineId) -> None:
         """Remove the engine; whatever it still owns is free at once."""
+        ...
+
+    async def forget_engines(self, engine_ids: Sequence[EngineId]) -> None:
+        """Remove the rows of engines that are gone, but not of one that a run still names as its owner: how the run was
+        lost is told by its next claim."""
         ...
 
     async def list_engines(self) -> Sequence[EngineRow]: ...

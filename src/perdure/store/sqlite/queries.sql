@@ -158,6 +158,11 @@ UPDATE run_state SET owner = NULL, version = version + 1 WHERE owner = ?;
 -- A retired engine, or one that has long expired.
 DELETE FROM engines WHERE engine_id = ?;
 
+-- name: forget_engines
+-- Rows that nobody needs any more; `?1` engines that are gone (JSON).
+DELETE FROM engines
+ WHERE engine_id IN (SELECT value FROM json_each(?1)) AND NOT EXISTS (SELECT 1 FROM run_state WHERE owner = engine_id);
+
 -- name: list_engines
 -- All of them, with whether they live by the host's clock.
 SELECT engine_id, name, host, pid, process_start, boot_id = ?1 AND expires_at > ?2 FROM engines ORDER BY engine_id;

@@ -20,6 +20,7 @@ from perdure.clock import Clock, SystemClock
 from perdure.errors import StoreLocked
 from perdure.ids import DEFAULT_PROJECT, EngineId, RunId, Seq
 from perdure.journal.events import Recorded
+from perdure.journal.states import RunState
 from perdure.store import rows
 from perdure.store.base import (
     BlobUse,
@@ -221,6 +222,10 @@ class SqliteStore:
     async def load_run(self, run_id: RunId) -> StoredRun | None:
         return await self._read(lambda: self._load_run(run_id))
 
+    async def load_state(self, run_id: RunId) -> RunState | None:
+        found = await self._rows("load_run", (self._project, run_id))
+        return rows.run_of(found[0]) if found else None
+
     async def load_events(self, run_id: RunId, *, after: Seq, limit: int) -> Sequence[Recorded]:
         return [rows.event_of(row) for row in await self._rows("load_events", (self._project, run_id, after, limit))]
 
@@ -297,6 +302,9 @@ class SqliteStore:
             self._writer.execute(self._sql["delete_engine"], (engine_id,))
 
         await self._write(lambda: self._in_transaction(retire))
+
+    async def forget_engines(self, engine_ids: Sequence[EngineId]) -> None:
+        await self._execute("forget_engines", (rows.to_json(list(engine_ids)),))
 
     async def list_engines(self) -> Sequence[EngineRow]:
         found = await self._rows("list_engines", (self._boot_id, self._clock.host_seconds()))

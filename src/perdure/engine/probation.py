@@ -1,0 +1,77 @@
+"""Taking up runs that may have killed their engine: few at first, so that one that does so again takes few others with it.
+
+A run that was lost twice without progress either kills engines or was beside one that does, and nothing recorded tells which.
+So such suspects are taken up one at a time first, and one more for each that proves harmless: by progress, by its end, or by
+having lived for a while. An engine that is killed meanwhile counts against those on trial and not against all, and the next
+one begins with one again. What kills engines is soon alone, and reaches its limit alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Protocol
+
+from perdure.clock import Clock
+from perdure.ids import RunId
+
+SUSPECT_LOSSES = 2
+"""Losses without progress that make a suspect. One may happen to any run."""
+TRIAL_SECONDS = 10.0
+"""Who has lived for so long is not what has killed engines one right after the other."""
+
+
+class Defendant(Protocol):
+    """A run that was taken up."""
+
+    @property
+    def is_harmless(self) -> bool:
+        """Whether it has made progress, or is no longer driven here."""
+        ...
+
+
+class Probation:
+    """The trials of one engine."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._allowed = 1
+        self._on_trial: dict[Defendant, float] = {}
+        self._refused: set[RunId] = set()
+
+    @property
+    def has_refused(self) -> bool:
+        """Whether a suspect waits to be taken up."""
+        return bool(self._refused)
+
+    def holds_up(self, run_id: RunId) -> bool:
+        """Whether the run was refused when it was asked about last."""
+        return run_id in self._refused
+
+    def refuses(self, run_id: RunId) -> bool:
+        """Whether a run that was refused before would be refused again."""
+        return run_id in self._refused and not self._has_room()
+
+    def admits(self, run_id: RunId, losses: int) -> bool:
+        """Whether a run that has been lost so often without progress may be taken up at this moment."""
+        if losses >= SUSPECT_LOSSES and not self._has_room():
+            self._refused.add(run_id)
+            return False
+        self._refused.discard(run_id)
+        return True
+
+    def begin(self, defendant: Defendant, losses: int) -> None:
+        """A run that was admitted is taken up."""
+        if losses >= SUSPECT_LOSSES:
+            self._on_trial[defendant] = self._clock.monotonic() + TRIAL_SECONDS
+
+    def forget_others(self, claimable: Collection[RunId]) -> None:
+        """Only these are still to be taken up."""
+        self._refused.intersection_update(claimable)
+
+    def _has_room(self) -> bool:
+        now = self._clock.monotonic()
+        ended = [defendant for defendant, end in self._on_trial.items() if defendant.is_harmless or now >= end]
+        for defendant in ended:
+            del self._on_trial[defendant]
+        self._allowed += len(ended)
+        return len(self._on_trial) < self._allowed
