@@ -1,0 +1,96 @@
+"""Commands that tell a run something: `cancel`, `resolve`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import click
+import msgspec
+
+from perdure.cli.exits import Exit
+from perdure.cli.options import Place, awaited, json_option, print_json, store_option
+from perdure.cli.plainly import Silence
+from perdure.cli.results import verdict
+from perdure.cli.running import drive, exit_after
+from perdure.cli.stores import require
+from perdure.cli.terminal import paper
+from perdure.cli.words import plain
+from perdure.engine.engine import Engine
+from perdure.engine.inspect import find_run, load_run, report_run
+from perdure.ids import NodeId
+from perdure.journal.states import TERMINAL, NodeStatus
+
+
+@click.command("cancel")
+@click.argument("run", metavar="RUN")
+@click.option("--reason", default="", metavar="TEXT", help="Why, for whoever looks at the run later.")
+@store_option
+@json_option
+@awaited
+async def cancel_command(run: str, reason: str, store: Place, as_json: bool) -> int:
+    """Stop a run for good. Its running nodes are told to stop; nothing more of it starts.
+
+    RUN is a run's id, or as much of its beginning as no other run has. A run that has ended stays as it is.
+
+    \b
+      perdure cancel 0198f2 --reason "wrong input"
+    """
+    require(store)
+    number: int | None = None
+    async with Engine(store.url, recover=False) as engine:
+        run_id = await find_run(engine.store, run)
+        before = (await load_run(engine.store, run_id)).run
+        if before.status not in TERMINAL:
+            await (await engine.get(run_id)).cancel(reason)
+            number = await drive(engine, run_id, Silence(), known=before.last_seq, rested_at=before.last_seq)
+        after = (await load_run(engine.store, run_id)).run
+        report = await report_run(engine.store, run_id)
+    if as_json:
+        print_json(report)
+    else:
+        had_ended = " (it had ended before)" if before.status in TERMINAL else ""
+        click.echo(f"run {plain(run_id)} {verdict(after, paper().pen)}{had_ended}")
+    return Exit.DONE if number is None else exit_after(number)
+
+
+@click.command("resolve")
+@click.argument("run", metavar="RUN")
+@click.argument("node", metavar="NODE")
+@click.argument("resolution", metavar="done|retry|fail", type=click.Choice(["done", "retry", "fail"]))
+@click.option("--output", metavar="JSON", help="With done: what the node would have returned. Null if nothing is said.")
+@store_option
+@json_option
+@awaited
+async def resolve_command(
+    run: str, node: str, resolution: Literal["done", "retry", "fail"], output: str | None, store: Place, as_json: bool
+) -> int:
+    """Say what became of a node in doubt: one that must run at most once, and was lost half-way.
+
+    `done` if it had its effect, `retry` if it had none, `fail` to give it up. `perdure resume` then goes on with the run.
+
+    \b
+      perdure resolve 0198f2 charge done --output '{"receipt": 17}'
+    """
+    require(store)
+    value = _parsed(output)
+    async with Engine(store.url, recover=False) as engine:
+        run_id = await find_run(engine.store, run)
+        nodes = {state.node_id: state for state in (await load_run(engine.store, run_id)).nodes}
+        if NodeId(node) not in nodes or nodes[NodeId(node)].status is not NodeStatus.IN_DOUBT:
+            doubtful = ", ".join(repr(name) for name, state in nodes.items() if state.status is NodeStatus.IN_DOUBT)
+            raise click.UsageError(f"Node {node!r} of run {run_id!r} is not in doubt. In doubt: {doubtful or 'none'}.")
+        await (await engine.get(run_id)).resolve(node, resolution, output=value, by="command line")
+    if as_json:
+        print_json({"run_id": run_id, "node": node, "resolution": resolution})
+    else:
+        click.echo(
+            f"node {plain(node)} of run {plain(run_id)}: {resolution}. `perdure resume {plain(run_id)}` goes on."
+        )
+    return Exit.DONE
+
+
+def _parsed(output: str | None) -> Any:
+    try:
+        return None if output is None else msgspec.json.decode(output)
+    except msgspec.DecodeError as error:
+        raise click.UsageError(f"--output is not JSON: {error}.") from None

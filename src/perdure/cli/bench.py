@@ -1,0 +1,32 @@
+"""`perdure bench`: the measurements of a checkout."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from perdure.errors import ProgramError
+
+_CHECKOUT = Path(__file__).parents[3]
+
+
+@click.command("bench", context_settings={"ignore_unknown_options": True, "help_option_names": []})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def bench_command(arguments: Sequence[str]) -> int:
+    """Measure perdure, and other engines beside it. The measurements come with a checkout, not with the package.
+
+    \b
+      perdure bench --quick
+      perdure bench --help
+    """
+    if not (_CHECKOUT / "bench" / "__main__.py").is_file():
+        raise ProgramError(
+            "The measurements are not part of the installed package. Run this in a checkout of perdure that is "
+            "installed with `pip install -e .`."
+        )
+    # The arguments are those of the caller, for a program of our own.
+    return subprocess.run([sys.executable, "-m", "bench", *arguments], cwd=_CHECKOUT, check=False).returncode  # noqa: S603

@@ -1,0 +1,136 @@
+"""Commands that check: `validate` a workflow before it runs, `verify` runs that are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from perdure.cli.exits import Exit
+from perdure.cli.options import Place, awaited, clean_output, imports_option, json_option, print_json, store_option
+from perdure.cli.program import Program, load_programs, require_valid
+from perdure.cli.stores import opened
+from perdure.cli.terminal import Pen, paper
+from perdure.cli.words import counted, plain
+from perdure.engine.inspect import find_run, verify_run
+from perdure.errors import GraphError, InvalidGraph
+from perdure.graph.model import Graph
+from perdure.ids import RunId
+from perdure.journal.verify import Violation
+from perdure.store.base import RunFilter, Store
+
+PAGE = 200
+
+
+@click.command("validate")
+@click.argument("target", metavar="FILE[:WORKFLOW]")
+@imports_option
+@json_option
+def validate_command(target: str, imports: Sequence[str], as_json: bool) -> int:
+    """Say everything that is wrong with a workflow, without running it.
+
+    FILE is a Python file, or a graph in JSON or YAML. Without a name, every workflow in it is checked.
+
+    \b
+      perdure validate flow.py
+      perdure validate graph.yaml --import nodes.py
+    """
+    with clean_output(as_json):
+        checked = [(program, _problem_of(program)) for program in load_programs(target, imports)]
+    if as_json:
+        print_json([_validation_document(program, problem) for program, problem in checked])
+    else:
+        for program, problem in checked:
+            _print_validation(program, problem, paper().pen)
+    return Exit.WRONG_USE if any(problem is not None for _, problem in checked) else Exit.DONE
+
+
+@click.command("verify")
+@click.argument("runs", metavar="[RUN]...", nargs=-1)
+@store_option
+@json_option
+@awaited
+async def verify_command(runs: Sequence[str], store: Place, as_json: bool) -> int:
+    """Prove that stored runs are whole: that their logs obey the law and add up to the tables, row for row.
+
+    Without a RUN, every run of the store is checked. Exits with 1 if anything is wrong. No code of any node is run.
+
+    \b
+      perdure verify
+      perdure verify 0198f2
+    """
+    violations: dict[RunId, list[Violation]] = {}
+    async with opened(store) as source:
+        chosen = [await find_run(source, run) for run in runs] or await _all_runs(source)
+        for run_id in chosen:
+            violations[run_id] = await verify_run(source, run_id)
+    if as_json:
+        print_json(_verification_document(violations))
+    else:
+        _print_verification(violations, paper().pen)
+    return Exit.FAILED if any(violations.values()) else Exit.DONE
+
+
+def _problem_of(program: Program) -> GraphError | None:
+    try:
+        require_valid(program)
+    except GraphError as error:
+        return error
+    return None
+
+
+def _validation_document(program: Program, problem: GraphError | None) -> dict[str, Any]:
+    faults: list[dict[str, Any]] = []
+    if isinstance(problem, InvalidGraph):
+        faults = [fault._asdict() for fault in problem.faults]
+    elif problem is not None:
+        faults = [{"node": None, "rule": problem.code, "message": str(problem), "remedy": ""}]
+    return {"workflow": program.name, "valid": problem is None, "faults": faults}
+
+
+def _print_validation(program: Program, problem: GraphError | None, pen: Pen) -> None:
+    if problem is None:
+        graph = program if isinstance(program, Graph) else program.graph
+        shape = f"{counted(len(graph.nodes), 'node')}, {counted(len(graph.edges), 'edge')}"
+        click.echo(f"{pen.good('✓')} {plain(graph.name)} {pen.faint(shape)}")
+        return
+    if not isinstance(problem, InvalidGraph):
+        click.echo(f"{pen.bad('✗')} {plain(program.name)}: {problem}")
+        return
+    click.echo(f"{pen.bad('✗')} {plain(program.name)}: {counted(len(problem.faults), 'fault')}")
+    for fault in problem.faults:
+        click.echo(f"  {pen.warning(fault.rule)} {plain(fault.message)} {pen.faint(plain(fault.remedy))}")
+
+
+async def _all_runs(store: Store) -> list[RunId]:
+    found: list[RunId] = []
+    before: tuple[int, str] | None = None
+    while page := await store.list_runs(RunFilter(), before=before, limit=PAGE):
+        found += [run.run_id for run in page]
+        before = (page[-1].created_at, page[-1].run_id)
+    return found
+
+
+def _verification_document(violations: dict[RunId, list[Violation]]) -> dict[str, Any]:
+    return {
+        "runs": len(violations),
+        "violations": [
+            {"run_id": run_id, "invariant": violation.invariant, "problem": violation.problem}
+            for run_id, found in violations.items()
+            for violation in found
+        ],
+    }
+
+
+def _print_verification(violations: dict[RunId, list[Violation]], pen: Pen) -> None:
+    for run_id, found in violations.items():
+        if found:
+            click.echo(f"{pen.bad('✗')} {plain(run_id)}")
+        for violation in found:
+            click.echo(f"  {pen.warning(violation.invariant)} {plain(violation.problem)}")
+    broken = sum(bool(found) for found in violations.values())
+    if broken:
+        click.echo(f"{broken} of {counted(len(violations), 'run')} broken.")
+    else:
+        click.echo(f"{pen.good('✓')} {counted(len(violations), 'run')} checked, all invariants hold.")

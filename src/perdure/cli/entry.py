@@ -1,0 +1,168 @@
+"""Where every command begins and ends: finds it, runs it, and turns what comes of it into words and an exit code.
+
+Commands are imported one at a time, when they are used, so that asking for help costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import logging
+import os
+import sys
+from importlib import import_module
+from typing import Any, NoReturn, TextIO
+
+import click
+import msgspec
+
+from perdure import __version__
+from perdure.cli.exits import Exit, exit_for
+from perdure.errors import PerdureError
+from perdure.graph.calls import did_you_mean
+
+AS_JSON = "perdure.as_json"
+"""Set in the context's `meta` when a command was asked for JSON: then errors are JSON as well."""
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A command: where it is, and what the list of commands says of it."""
+
+    module: str
+    summary: str
+
+
+SECTIONS = {
+    "Start": {
+        "demo": Entry("demo", "Watch a workflow survive a crash, in a minute."),
+        "run": Entry("run", "Run a workflow to its end, or go on where it stopped."),
+        "resume": Entry("run", "Go on with a run that was interrupted or waits."),
+        "cancel": Entry("act", "Stop a run for good."),
+        "resolve": Entry("act", "Say what became of a node in doubt."),
+    },
+    "Look": {
+        "list": Entry("look", "List runs, newest first."),
+        "show": Entry("show", "Show a run: its nodes over time, its result, its errors."),
+        "events": Entry("look", "Print the log of a run, or follow it."),
+        "logs": Entry("look", "Print what the nodes of a run have logged."),
+    },
+    "Check": {
+        "validate": Entry("check", "Say all that is wrong with a workflow, without running it."),
+        "verify": Entry("check", "Prove that stored runs are whole."),
+        "bench": Entry("bench", "Measure perdure and its peers, from a checkout."),
+    },
+}
+"""All commands. Each is the attribute `<name>_command` of its module."""
+
+_ENTRIES = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
+
+
+class Commands(click.Group):
+    """The commands, each imported when it is wanted."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_ENTRIES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = _ENTRIES.get(cmd_name)
+        if entry is None:
+            return None
+        command: click.Command = getattr(import_module(f"perdure.cli.{entry.module}"), f"{cmd_name}_command")
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in _ENTRIES and not args[0].startswith("-"):
+            ctx.fail(f"There is no command {args[0]!r}{did_you_mean(args[0], _ENTRIES)}.")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, section in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, entry.summary) for name, entry in section.items()], col_max=12)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except PerdureError as error:
+            tell_error(error, as_json=ctx.meta.get(AS_JSON, False))
+            return exit_for(error)
+
+
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 done, 1 the run failed, 2 wrong use, 3 the run waits, 4 it was cancelled.",
+)
+@click.version_option(__version__, prog_name="perdure", message="%(prog)s %(version)s")
+def commands() -> None:
+    """Run graphs of Python nodes so that nothing is lost.
+
+    Runs are kept in the store that --store or PERDURE_STORE names, else in ./perdure.db.
+
+    \b
+      perdure demo
+      perdure run flow.py --input name=Ada
+      perdure show RUN
+    """
+
+
+def main() -> NoReturn:
+    """Run the command line and end the process."""
+    _prepare_streams()
+    _prepare_warnings()
+    sys.exit(_exit_code())
+
+
+def tell_error(error: PerdureError, *, as_json: bool) -> None:
+    """Say what went wrong: what, why, what to do, and no traceback."""
+    if as_json:
+        document = {"error": {"code": error.code, "message": str(error)}}
+        click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2))
+    is_coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    click.echo(click.style("Error:", fg="red" if is_coloured else None) + f" {str(error).rstrip()}", err=True)
+
+
+def _exit_code() -> int:
+    try:
+        return int(commands.main(prog_name="perdure", standalone_mode=False) or 0)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return Exit.INTERRUPTED
+    except OSError as error:
+        if error.errno != errno.EPIPE:
+            raise
+        # Whoever read our output has left: there is nobody to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:  # a bug of ours: the exit code must not say that the run failed
+        logging.getLogger("perdure").critical("This is a bug in perdure.", exc_info=error)
+        return Exit.BUG
+
+
+def _prepare_streams() -> None:
+    """A terminal that cannot show a character shows another one; it does not end the program."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace", line_buffering=True)
+
+
+class _Warnings(logging.Handler):
+    """Shows what the engine warns of, in one line, wherever standard error leads at that moment."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        stream: TextIO = sys.stderr
+        facts = {name: getattr(record, name) for name in ("run_id", "node_id", "error") if hasattr(record, name)}
+        told = "".join(f" {name}={value}" for name, value in facts.items())
+        stream.write(f"perdure: {record.getMessage()}{told}\n")
+        if record.exc_info:
+            stream.write(logging.Formatter().formatException(record.exc_info) + "\n")
+
+
+def _prepare_warnings() -> None:
+    log = logging.getLogger("perdure")
+    log.addHandler(_Warnings(logging.WARNING))
+    log.propagate = False

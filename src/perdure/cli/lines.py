@@ -1,0 +1,125 @@
+"""Events in words: one line each, as they are printed in a pipe and by `perdure events`."""
+
+from __future__ import annotations
+
+import re
+
+from perdure.cli.words import counted, duration, error_line, plain, time_of_day
+from perdure.ids import NodeId
+from perdure.journal import events as e
+
+RUN = "run"
+"""What the lines about the run itself begin with."""
+
+_QUIET = (
+    *(
+        e.RunCreated,
+        e.RunStarted,
+        e.RunClaimed,
+        e.RunRecovered,
+        e.RunFailing,
+        e.RunCancelling,
+        e.NodeCheckpointed,
+        e.StepCompleted,
+    ),
+    *(e.OutboxEnqueued, e.OutboxSent, e.TriggerCursorAdvanced, e.AttemptResultDiscarded),
+)
+"""What a person who watches a run does not need to be told, unless `is_news` makes an exception."""
+
+
+def is_news(event: e.Event) -> bool:
+    """Whether an event is worth a line to somebody who watches the run."""
+    match event:
+        case e.RunClaimed():
+            return event.lost or event.epoch > 1
+        case e.NodeScheduled():
+            return event.due is not None
+        case _:
+            return not isinstance(event, _QUIET)
+
+
+def line_of(entry: e.Recorded) -> str:
+    """Return an event as `12:03:04 fetch started (attempt 2)`."""
+    return f"{time_of_day(entry.at)} {sentence(entry)}"
+
+
+def sentence(entry: e.Recorded) -> str:
+    """Return what happened, without when."""
+    event = entry.event
+    subject = plain(_subject(event))
+    return f"{subject} {_what(event, entry.at)}"
+
+
+def _subject(event: e.AnyEvent) -> str:
+    match event:
+        case e.StageStarted(stage=stage) | e.StageCompleted(stage=stage):
+            return f"stage {stage}"
+        case e.NodeEvent():
+            return event.node_id
+        case _:
+            return RUN
+
+
+def _what(event: e.AnyEvent, at: int) -> str:
+    match event:
+        case e.NodeScheduled(due=int(due)):
+            return f"waits {duration(due - at)} for attempt {event.attempt}"
+        case e.NodeStarted() | e.NodeScheduled():
+            return _past(event, "Node") + _attempt(event.attempt)
+        case e.NodeCompleted():
+            return f"completed in {duration(event.duration_ms * 1_000)}{_attempt(event.attempt)}"
+        case e.NodeFailed(final=final):
+            what = "failed" if final else f"failed at attempt {event.attempt}, to be tried again"
+            return f"{what}: {error_line(event.error)}"
+        case e.NodeSkipped(reason=reason) | e.NodeCancelled(reason=reason):
+            return _past(event, "Node") + _because(reason)
+        case e.AttemptLost():
+            return f"lost attempt {event.attempt}{_because(event.reason)}"
+        case e.AttemptResultDiscarded():
+            return f"brought a late result of attempt {event.attempt}, which does not count"
+        case e.StepCompleted():
+            return f"completed step {plain(event.name)}" + (f" #{event.occurrence + 1}" if event.occurrence else "")
+        case e.NodeEvent():
+            return _past(event, "Node")
+        case _:
+            return _what_of_run(event)
+
+
+def _what_of_run(event: e.Event) -> str:
+    match event:
+        case e.RunCreated():
+            return f"created from {plain(event.workflow)}, version {event.version}"
+        case e.RunClaimed(lost=True):
+            return "taken over: the process that drove it is gone"
+        case e.RunClaimed():
+            return "taken up" if event.epoch > 1 else "claimed"
+        case e.RunRecovered():
+            return f"recovered with {counted(event.lost_attempts, 'lost attempt')}{_because(event.reason)}"
+        case e.RunCompleted():
+            return f"completed in {duration(event.duration_ms * 1_000)}"
+        case e.RunFailed() | e.RunFailing():
+            return f"{_past(event, 'Run')}{_at(event.node_id)}: {error_line(event.error)}"
+        case e.RunQuarantined():
+            return f"quarantined{_because(event.reason)}"
+        case e.StageStarted() | e.StageCompleted():
+            return _past(event, "Stage")
+        case _:
+            return _past(event, "Run") + _because(str(getattr(event, "reason", "")))
+
+
+def _past(event: e.Event, prefix: str) -> str:
+    """Return the name of an event as words: `NodeInDoubt` is `in doubt`."""
+    words = re.sub(r"(?<!^)([A-Z])", r" \1", type(event).__name__.removeprefix(prefix))
+    return words.lower()
+
+
+def _attempt(number: int) -> str:
+    return f" (attempt {number})" if number > 1 else ""
+
+
+def _because(reason: str) -> str:
+    return f": {plain(reason)}" if reason else ""
+
+
+def _at(node_id: NodeId | None) -> str:
+    return f" at {plain(node_id)}" if node_id else ""

@@ -1,0 +1,165 @@
+"""A run drawn in a terminal while it goes on: a line per node, four times a second at most.
+
+Nodes that have ended are folded into a count as soon as there are more lines than the terminal has.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from perdure.cli.marks import NODE_MARKS, RUN_MARKS, Meaning, words_of
+from perdure.cli.plainly import stopping_text
+from perdure.cli.watch import Shown, Watch
+from perdure.cli.words import counted, duration, error_line, fitted, padded, plain
+from perdure.clock import Clock, SystemClock
+from perdure.graph.model import Node
+from perdure.journal.events import Recorded
+from perdure.journal.states import ENDED, NodeState, NodeStatus
+
+REDRAW_SECONDS = 0.25
+_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_BAR_WIDTH = 20
+_NAME_WIDTH = 32
+_INDENT = 4
+_FRAME_LINES = 6
+"""Lines of the screen that are left to the head, the summary and the prompt."""
+_STYLES: dict[Meaning, str] = {"good": "green", "bad": "red", "warning": "yellow", "moving": "cyan", "faint": "dim"}
+
+
+class Picture:
+    """Draws a run in the terminal, over and over."""
+
+    interval_seconds = REDRAW_SECONDS
+
+    def __init__(self, console: Console | None = None, clock: Clock | None = None) -> None:
+        self._console = console or Console(highlight=False)
+        self._clock = clock or SystemClock()
+        self._notice = ""
+        self._turn = 0
+        self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
+        self._live.start()
+
+    def heard(self, watch: Watch, entries: Sequence[Recorded]) -> None:
+        pass
+
+    def draw(self, watch: Watch) -> None:
+        self._turn += 1
+        self._live.update(Group(*self.lines(watch)), refresh=True)
+
+    def stopping(self, watch: Watch) -> None:
+        self._notice = stopping_text(watch)
+        self.draw(watch)
+
+    def close(self) -> None:
+        self._live.stop()
+        sys.stdout.flush()
+
+    def lines(self, watch: Watch) -> Iterator[Text]:
+        """Yield the picture as it is at this moment."""
+        yield self._head(watch)
+        room = max(self._console.height - _FRAME_LINES, 5)
+        is_folded = len(watch.nodes) + len({node.stage for node in watch.nodes}) > room
+        rows = list(itertools.islice(self._rows(watch, folded=is_folded), room + 1))
+        if len(rows) > room:
+            rows[room - 1 :] = [Text("  … and more", "dim")]
+        yield from rows
+        yield self._summary(watch)
+        if self._notice:
+            yield Text(self._notice, "yellow")
+
+    def _head(self, watch: Watch) -> Text:
+        run = watch.run
+        mark, meaning = RUN_MARKS[run.status]
+        head = Text(f"{mark} ", _STYLES[meaning])
+        head.append(plain(run.workflow), "bold")
+        head.append(f"  run {plain(run.run_id)}", "dim")
+        return self._fitted(head)
+
+    def _rows(self, watch: Watch, *, folded: bool) -> Iterator[Text]:
+        names = min(max((len(node.id) for node in watch.nodes), default=0), _NAME_WIDTH)
+        stages: dict[str | None, list[Node]] = {}
+        for node in watch.nodes:
+            stages.setdefault(node.stage, []).append(node)
+        for stage, members in stages.items():
+            if stage is not None:
+                yield self._fitted(Text(f"  {plain(stage)}", "bold"))
+            indent = "  " if stage is None else " " * _INDENT
+            states = [watch.projection.node(node.id) for node in members]
+            if folded and (rest := _counted(state for state in states if not _is_moving(state))):
+                yield self._fitted(Text(indent).append(rest, "dim"))
+            for state in states:
+                if not folded or _is_moving(state):
+                    yield self._row(state, watch.shown.get(state.node_id), names, indent)
+
+    def _row(self, state: NodeState, shown: Shown | None, names: int, indent: str) -> Text:
+        mark, meaning = NODE_MARKS[state.status]
+        if state.status is NodeStatus.RUNNING:
+            mark = _SPINNER[self._turn % len(_SPINNER)]
+        row = Text(indent).append(f"{mark} ", _STYLES[meaning])
+        row.append(padded(plain(state.node_id), names + _INDENT - len(indent)), "dim" if meaning == "faint" else "")
+        row.append(f" {self._time(state):>9}", "dim")
+        if state.attempt > 1:
+            row.append(f"  attempt {state.attempt}", "yellow")
+        if shown is not None and state.status is NodeStatus.RUNNING:
+            _append_shown(row, shown)
+        elif state.status not in ENDED and state.error is not None:
+            row.append(f"  {error_line(state.error)}", "yellow")
+        elif state.status is NodeStatus.FAILED and state.error is not None:
+            row.append(f"  {error_line(state.error)}", "red")
+        return self._fitted(row)
+
+    def _time(self, state: NodeState) -> str:
+        if state.status is NodeStatus.RUNNING and state.started_at is not None:
+            return duration(self._clock.now_micros() - state.started_at)
+        if state.status is NodeStatus.SCHEDULED and state.due is not None:
+            return f"in {duration(state.due - self._clock.now_micros())}"
+        return "" if state.duration_ms is None else duration(state.duration_ms * 1_000)
+
+    def _summary(self, watch: Watch) -> Text:
+        counts = watch.counts()
+        summary = Text("  ")
+        for status, (mark, meaning) in NODE_MARKS.items():
+            if counts[status] and status is not NodeStatus.IDLE:
+                summary.append(f"{mark} {counts[status]} ", _STYLES[meaning]).append(f"{words_of(status)}   ", "dim")
+        done = counts[NodeStatus.COMPLETED] + counts[NodeStatus.SKIPPED]
+        summary.append(f"{done} of {counted(len(watch.nodes), 'node')}", "dim")
+        run = watch.run
+        if run.started_at is not None:
+            elapsed = (run.ended_at or self._clock.now_micros()) - run.started_at
+            summary.append(f"   {duration(elapsed)}", "dim")
+        return self._fitted(summary)
+
+    def _fitted(self, line: Text) -> Text:
+        line.truncate(self._console.width, overflow="ellipsis")
+        line.no_wrap = True
+        return line
+
+
+def _is_moving(state: NodeState) -> bool:
+    """Whether the node gets a line of its own when there are many."""
+    return state.status not in (NodeStatus.IDLE, NodeStatus.COMPLETED, NodeStatus.SKIPPED, NodeStatus.CANCELLED)
+
+
+def _counted(states: Iterator[NodeState]) -> str:
+    counts = Counter(state.status for state in states)
+    told = (f"{NODE_MARKS[status][0]} {number} {words_of(status)}" for status, number in counts.items())
+    return "   ".join(told)
+
+
+def _append_shown(row: Text, shown: Shown) -> None:
+    if shown.done is not None and shown.total:
+        share = min(max(shown.done / shown.total, 0.0), 1.0)
+        filled = int(share * _BAR_WIDTH)
+        row.append("  " + "━" * filled, "cyan").append("━" * (_BAR_WIDTH - filled), "dim")
+        row.append(f" {share:>4.0%}")
+    elif shown.done is not None:
+        row.append(f"  {shown.done:g}")
+    if shown.text:
+        row.append(f"  {fitted(plain(shown.text), 200)}", "dim")

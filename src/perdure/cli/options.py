@@ -1,0 +1,114 @@
+"""What many commands have in common: their options, where they find the store, and how they write JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import shlex
+import sys
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager
+from typing import Any, ParamSpec, TypeVar
+from urllib.parse import urlsplit
+
+import click
+import msgspec
+from click.core import ParameterSource
+
+from perdure.cli.entry import AS_JSON
+from perdure.store.opening import DEFAULT_URL
+
+P = ParamSpec("P")
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """The store that a command works on."""
+
+    url: str
+    is_given: bool
+    """Whether the command line named it, so that a further command has to name it again."""
+
+    def command(self, *words: str) -> str:
+        """Return a command line on the same store, for a person to type. It never shows a password."""
+        store = ("--store", self.url if not urlsplit(self.url).password else "URL") if self.is_given else ()
+        return shlex.join(("perdure", *words, *store))
+
+
+def _place(ctx: click.Context, parameter: click.Parameter, value: str) -> Place:
+    return Place(url=value, is_given=ctx.get_parameter_source("store") is ParameterSource.COMMANDLINE)
+
+
+def store_option(command: F) -> F:
+    """`--store URL`, else PERDURE_STORE, else a file in the current folder."""
+    return click.option(
+        "--store",
+        metavar="URL",
+        envvar="PERDURE_STORE",
+        default=DEFAULT_URL,
+        callback=_place,
+        help=f"Where runs are kept: a database. Else PERDURE_STORE, else {DEFAULT_URL}.",
+    )(command)
+
+
+def _as_json(ctx: click.Context, parameter: click.Parameter, value: bool) -> bool:
+    ctx.meta[AS_JSON] = value
+    return value
+
+
+def json_option(command: F) -> F:
+    """`--json`."""
+    # Read first, so that whatever is wrong with the other options is told in JSON as well.
+    return click.option(
+        "--json", "as_json", is_flag=True, is_eager=True, callback=_as_json, help="Print JSON for other programs."
+    )(command)
+
+
+def imports_option(command: F) -> F:
+    """`--import MODULE_OR_FILE`, any number of times."""
+    return click.option(
+        "--import",
+        "imports",
+        metavar="PLACE",
+        multiple=True,
+        help="A module or file that declares node types. May be given several times.",
+    )(command)
+
+
+def awaited(command: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, R]:
+    """Let an async function be a command."""
+
+    @functools.wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        return asyncio.run(command(*args, **kwargs))
+
+    return run
+
+
+@contextmanager
+def clean_output(wanted: bool) -> Generator[None]:
+    """Keep standard output for the one JSON document: whatever a user's code prints meanwhile goes to standard error."""
+    if not wanted:
+        yield
+        return
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def print_json(document: Any) -> None:
+    """Print one JSON document, for people to read as well."""
+    click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+
+
+def print_json_line(document: Any) -> None:
+    """Print a JSON document in one line, at once."""
+    click.echo(msgspec.json.encode(document).decode())

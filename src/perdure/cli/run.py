@@ -1,0 +1,211 @@
+"""Commands that make runs move: `run` and `resume`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+import msgspec
+
+from perdure.cli.given import read_inputs
+from perdure.cli.options import Place, clean_output, imports_option, json_option, print_json, store_option
+from perdure.cli.plainly import Lines, Silence, say
+from perdure.cli.program import Program, load_program, load_types_of, require_valid
+from perdure.cli.results import exit_of, next_steps, outcome
+from perdure.cli.running import drive, exit_after
+from perdure.cli.stores import opened, require
+from perdure.cli.terminal import Paper, paper
+from perdure.cli.watch import Display
+from perdure.engine.engine import Engine
+from perdure.engine.inspect import RunReport, find_run, load_graph, load_run, report_run
+from perdure.errors import JournalDamaged, TypesChanged
+from perdure.graph.declare import declared_types
+from perdure.graph.model import Graph
+from perdure.graph.validate import validate
+from perdure.ids import RunId
+from perdure.journal.events import Durability, OnFailure
+from perdure.journal.states import MOVING, TERMINAL, RunState
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """What `run` was asked for."""
+
+    program: Program
+    inputs: Mapping[str, Any]
+    run_id: str | None
+    durability: Durability | None
+    on_failure: OnFailure | None
+    timeout: float | None
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run was left."""
+
+    run: RunState
+    report: RunReport
+    signal: int | None
+    """What made us leave it before it had ended, if something did."""
+
+
+@click.command("run")
+@click.argument("target", metavar="FILE[:WORKFLOW]")
+@click.option("--input", "-i", "pairs", multiple=True, metavar="NAME=VALUE", help="An input; VALUE is JSON or text.")
+@click.option("--inputs", "file", metavar="FILE", help="A JSON object with inputs; - reads standard input.")
+@click.option("--run-id", metavar="ID", help="Name the run. Starting it again goes on with it.")
+@click.option("--durability", type=click.Choice(["sync", "async", "exit"]), help="How soon progress is on disk.")
+@click.option(
+    "--on-failure", type=click.Choice(["stop", "finish"]), help="Stop at once, or finish what is independent."
+)
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="For the whole run.")
+@imports_option
+@store_option
+@json_option
+def run_command(
+    target: str,
+    pairs: Sequence[str],
+    file: str | None,
+    run_id: str | None,
+    durability: Durability | None,
+    on_failure: OnFailure | None,
+    timeout: float | None,
+    imports: Sequence[str],
+    store: Place,
+    as_json: bool,
+) -> int:
+    """Run a workflow to its end and print its result.
+
+    FILE is a Python file, or a graph in JSON or YAML whose node types come from --import. Everything is recorded:
+    whatever stops the process, starting the same --run-id again, or `perdure resume`, goes on where it stopped.
+
+    \b
+      perdure run flow.py --input name=Ada
+      perdure run flow.py:digest --inputs in.json --run-id digest-1
+      perdure run graph.yaml --import nodes.py
+    """
+    with clean_output(as_json):
+        program = load_program(target, imports)
+        require_valid(program)  # before the store is opened: what cannot run leaves nothing behind
+        wish = Wish(
+            program=program,
+            inputs=read_inputs(program, pairs, file),
+            run_id=run_id,
+            durability=durability,
+            on_failure=on_failure,
+            timeout=timeout,
+        )
+        ended = asyncio.run(_start(wish, store, as_json=as_json))
+    return _conclude(ended, store, as_json=as_json)
+
+
+@click.command("resume")
+@click.argument("run", metavar="RUN")
+@imports_option
+@store_option
+@json_option
+def resume_command(run: str, imports: Sequence[str], store: Place, as_json: bool) -> int:
+    """Go on with a run that was interrupted, or that rests, and print its result.
+
+    RUN is a run's id, or as much of its beginning as no other run has. The graph that it was started with is taken
+    from the store; the code of its nodes from where it was then, if that is below the current folder, or from --import.
+
+    \b
+      perdure resume 0198f2
+      perdure resume 0198f2 --import moved/flow.py
+    """
+    with clean_output(as_json):
+        run_id = asyncio.run(_prepare(run, imports, store))
+        ended = asyncio.run(_resume(run_id, store, as_json=as_json))
+    return _conclude(ended, store, as_json=as_json)
+
+
+async def _start(wish: Wish, place: Place, *, as_json: bool) -> Ended:
+    async with Engine(place.url, recover=False) as engine:
+        run = await engine.start(
+            wish.program,
+            run_id=wish.run_id,
+            inputs=wish.inputs,
+            durability=wish.durability,
+            on_failure=wish.on_failure,
+            timeout=wish.timeout,
+        )
+        known = 0 if engine.driver_of(run.run_id) is not None else (await run.load()).run.last_seq
+        return await _attend(engine, run.run_id, as_json=as_json, known=known)
+
+
+async def _prepare(text: str, imports: Sequence[str], place: Place) -> RunId:
+    """Find the run and load the code of its nodes, before anything is driven."""
+    async with opened(place) as store:
+        run_id = await find_run(store, text)
+        run = (await load_run(store, run_id)).run
+        graph = await load_graph(store, run)
+    if run.status not in TERMINAL:
+        if graph is None:
+            raise JournalDamaged(run_id, f"version {run.version} of workflow {run.workflow!r} cannot be read")
+        load_types_of(run, graph, imports)
+        _require_fit(run, graph)
+    return run_id
+
+
+def _require_fit(run: RunState, graph: Graph) -> None:
+    if faults := validate(graph, declared_types()):
+        raise TypesChanged(run.run_id, run.workflow, run.version, faults)
+
+
+async def _resume(run_id: RunId, place: Place, *, as_json: bool) -> Ended:
+    require(place)
+    async with Engine(place.url, recover=False) as engine:
+        run = (await load_run(engine.store, run_id)).run
+        rested_at = -1
+        if run.status not in MOVING and run.status not in TERMINAL:
+            rested_at = run.last_seq
+            await (await engine.get(run_id)).resume()
+        return await _attend(engine, run_id, as_json=as_json, known=run.last_seq, rested_at=rested_at)
+
+
+async def _attend(engine: Engine, run_id: RunId, *, as_json: bool, known: int, rested_at: int = -1) -> Ended:
+    run = (await load_run(engine.store, run_id)).run
+    signal: int | None = None
+    if run.status not in TERMINAL:
+        display = _display(run, as_json=as_json)
+        try:
+            signal = await drive(engine, run_id, display, known=known, rested_at=rested_at)
+        finally:
+            display.close()
+    return Ended(
+        run=(await load_run(engine.store, run_id)).run,
+        report=await report_run(engine.store, run_id),
+        signal=signal,
+    )
+
+
+def _display(run: RunState, *, as_json: bool) -> Display:
+    if as_json:
+        return Silence()
+    if paper().is_live:
+        # Loaded here because it takes as long as all the rest.
+        from perdure.cli.live import Picture
+
+        return Picture()
+    say(f"run {run.run_id} of {run.workflow}, version {run.version}")
+    return Lines()
+
+
+def _conclude(ended: Ended, place: Place, *, as_json: bool) -> int:
+    """Print what became of the run, and return the exit code."""
+    if as_json:
+        print_json(ended.report)
+    else:
+        _tell(ended, place, paper())
+    return exit_of(ended.run.status) if ended.signal is None else exit_after(ended.signal)
+
+
+def _tell(ended: Ended, place: Place, sheet: Paper) -> None:
+    if ended.signal is None:
+        for line in outcome(ended.run, place, sheet):
+            say(line)
+        return
+    say(sheet.pen.warning(f"stopped; run {ended.run.run_id} is kept as it is"))
+    for line in next_steps(ended.run, place, sheet.pen):
+        say(line)

@@ -1,0 +1,109 @@
+"""`perdure show`: one run, as a picture for people or as JSON for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import click
+
+from perdure.cli.gantt import draw
+from perdure.cli.options import Place, awaited, json_option, print_json, store_option
+from perdure.cli.results import next_steps, short_values, trouble, verdict
+from perdure.cli.stores import opened
+from perdure.cli.terminal import Paper, paper
+from perdure.cli.timeline import timeline_of
+from perdure.cli.words import counted, day_and_time, plain
+from perdure.clock import SystemClock
+from perdure.engine.inspect import events_of, find_run, living_engines, load_graph, load_run, nodes_in_order, report_of
+from perdure.graph.model import Graph, Node
+from perdure.ids import RunId
+from perdure.journal.events import Recorded
+from perdure.journal.states import MOVING, NodeState, NodeStatus, RunState
+from perdure.store.base import Store, StoredRun
+
+MOST_ERRORS = 5
+"""How many failed nodes are shown with their errors."""
+
+
+@click.command("show")
+@click.argument("run", metavar="RUN")
+@store_option
+@json_option
+@awaited
+async def show_command(run: str, store: Place, as_json: bool) -> None:
+    """Show a run: its nodes over time, every attempt, its result, its errors, and what to do next.
+
+    RUN is a run's id, or as much of its beginning as no other run has.
+
+    \b
+      perdure show 0198f2
+      perdure show 0198f2 --json | jq .outputs
+    """
+    async with opened(store) as source:
+        run_id = await find_run(source, run)
+        if as_json:
+            stored = await load_run(source, run_id)
+            print_json(report_of(stored, await load_graph(source, stored.run)))
+            return
+        for line in await picture(source, run_id, store, paper()):
+            click.echo(line)
+
+
+async def picture(store: Store, run_id: RunId, place: Place, sheet: Paper) -> list[str]:
+    """Return everything that `show` prints for people."""
+    stored = await load_run(store, run_id)
+    graph = await load_graph(store, stored.run)
+    log = [entry async for entry in events_of(store, run_id)]
+    is_driven = stored.owner in await living_engines(store)
+    return [
+        *_header(stored.run, sheet, is_left=stored.run.status in MOVING and not is_driven),
+        *spaced(chart(stored, graph, log, sheet, is_driven=is_driven)),
+        *_errors(stored, sheet),
+        *spaced(next_steps(stored.run, place, sheet.pen, is_driven=is_driven)),
+    ]
+
+
+def _header(run: RunState, sheet: Paper, *, is_left: bool) -> Iterator[str]:
+    pen = sheet.pen
+    interrupted = pen.warning(", interrupted: no engine drives it") if is_left else ""
+    yield f"{pen.strong(plain(run.workflow))} {pen.faint(f'version {run.version}')}  {verdict(run, pen)}{interrupted}"
+    yield f"{pen.faint('run    ')} {plain(run.run_id)}"
+    if run.started_at is not None:
+        yield f"{pen.faint('started')} {day_and_time(run.started_at)}"
+    for label, values in (("inputs ", run.inputs), ("outputs", run.outputs or {})):
+        for line in short_values(values, sheet.width - 8):
+            yield f"{pen.faint(label)} {line}"
+            label = " " * len(label)
+
+
+def chart(
+    stored: StoredRun, graph: Graph | None, log: Sequence[Recorded], sheet: Paper, *, is_driven: bool
+) -> Iterator[str]:
+    """Yield the nodes of a run over time."""
+    states = {state.node_id: state for state in stored.nodes}
+    nodes = nodes_in_order(graph) if graph is not None else [Node(id=node_id, type="") for node_id in states]
+    timeline = timeline_of(log, now=SystemClock().now_micros() if is_driven else None)
+    return draw(nodes, states, timeline, sheet)
+
+
+def _errors(stored: StoredRun, sheet: Paper) -> Iterator[str]:
+    failed = [node for node in stored.nodes if node.status is NodeStatus.FAILED and node.error is not None]
+    for node in failed[:MOST_ERRORS]:
+        yield from spaced(_error(node, sheet))
+    if len(failed) > MOST_ERRORS:
+        yield sheet.pen.faint(f"and {counted(len(failed) - MOST_ERRORS, 'more failed node')}")
+    if stored.run.error is not None and stored.run.failed_node is None:
+        yield from spaced(trouble(None, stored.run.error, sheet))
+
+
+def _error(node: NodeState, sheet: Paper) -> Iterator[str]:
+    if node.error is not None:
+        yield from trouble(node.node_id, node.error, sheet)
+
+
+def spaced(lines: Iterator[str]) -> Iterator[str]:
+    """Put an empty line before a block, if there is one."""
+    for number, line in enumerate(lines):
+        if not number:
+            yield ""
+        yield line

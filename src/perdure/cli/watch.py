@@ -1,0 +1,111 @@
+"""A run as somebody watches it: what its events add up to so far, and what its bodies show in passing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from perdure.engine.hub import Flash
+from perdure.graph.model import Node
+from perdure.ids import NodeId, RunId
+from perdure.journal import events as e
+from perdure.journal.evolve import create_run
+from perdure.journal.projection import Projection
+from perdure.journal.states import MOVING, NodeStatus, RunState
+
+
+class Shown(msgspec.Struct):
+    """What a body shows while it runs."""
+
+    done: float | None = None
+    total: float | None = None
+    text: str = ""
+
+
+class Watch:
+    """Follows one run from its first event on."""
+
+    def __init__(self, run_id: RunId, nodes: Sequence[Node], *, known: int) -> None:
+        self.run_id = run_id
+        self.nodes = nodes
+        self.known = known
+        """The last event that was there before watching began."""
+        self.shown: dict[NodeId, Shown] = {}
+        self._projection: Projection | None = None
+
+    @property
+    def run(self) -> RunState:
+        return self.projection.run
+
+    @property
+    def projection(self) -> Projection:
+        assert self._projection is not None, "the log of a run begins with its creation"
+        return self._projection
+
+    @property
+    def last_seq(self) -> int:
+        return 0 if self._projection is None else self._projection.run.last_seq
+
+    @property
+    def rests(self) -> bool:
+        """Whether the run has ended, or waits for something from outside."""
+        return self.run.status not in MOVING
+
+    def hear(self, entries: Iterable[e.Recorded]) -> None:
+        """Take in the next events of the log."""
+        for entry in entries:
+            if self._projection is not None:
+                self._projection.apply(entry.event, at=entry.at)
+            elif isinstance(entry.event, e.RunCreated):
+                born = create_run(self.run_id, entry.event, at=entry.at, branch_id=entry.branch_id, epoch=entry.epoch)
+                self._projection = Projection(born)
+            # Not at the start of an attempt: what its body shows comes sooner than the news that it was started.
+            if isinstance(entry.event, e.NodeCompleted | e.NodeFailed | e.AttemptLost):
+                self.shown.pop(entry.event.node_id, None)
+
+    def flash(self, flash: Flash) -> None:
+        """Take in what a body shows."""
+        shown = self.shown.setdefault(flash.node_id, Shown())
+        if flash.kind == "progress":
+            shown.done, shown.total = flash.done, flash.total
+        else:
+            shown.text = _text_of(flash.value)
+
+    def counts(self) -> Counter[NodeStatus]:
+        """Return how many nodes are in each status."""
+        counted = Counter(state.status for state in self.projection.nodes.values())
+        counted[NodeStatus.IDLE] += len(self.nodes) - sum(counted.values())
+        return counted
+
+
+class Display(Protocol):
+    """Shows a run while it is watched."""
+
+    interval_seconds: float
+    """How often it wants to be drawn at most, and wants to hear of nothing at all."""
+
+    def heard(self, watch: Watch, entries: Sequence[e.Recorded]) -> None:
+        """More events have happened. `watch` knows of them already."""
+        ...
+
+    def draw(self, watch: Watch) -> None:
+        """Time has passed."""
+        ...
+
+    def stopping(self, watch: Watch) -> None:
+        """A signal has come; running bodies are given time to end."""
+        ...
+
+    def close(self) -> None:
+        """Nothing more will be shown."""
+        ...
+
+
+def _text_of(value: object) -> str:
+    """Return the last line of what was published."""
+    text = value if isinstance(value, str) else repr(value)
+    lines = text[-2_000:].strip().splitlines()
+    return lines[-1] if lines else ""

@@ -1,0 +1,139 @@
+"""In a terminal: a picture that is drawn over and over, colours unless they are not wanted, and a clean end."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Mapping
+
+import pytest
+
+from tests.cli.conftest import GATED, PERDURE, Cli
+
+pytestmark = pytest.mark.slow
+
+DEADLINE_SECONDS = 30
+
+
+class Screen:
+    """A command in a terminal of 100 by 30."""
+
+    def __init__(self, cli: Cli, *arguments: str, env: Mapping[str, str] | None = None) -> None:
+        self._terminal, inner = pty.openpty()
+        fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+        self.process = subprocess.Popen(
+            [*PERDURE, *arguments],
+            cwd=cli.folder,
+            env={name: value for name, value in cli.environment.items() if name != "COLUMNS"}
+            | {"TERM": "xterm-256color"}
+            | dict(env or {}),
+            stdin=inner,
+            stdout=inner,
+            stderr=inner,
+            start_new_session=True,
+        )
+        os.close(inner)
+        self.text = ""
+
+    def read_until(self, text: str) -> None:
+        """Read until this has been shown."""
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while text not in self.text:
+            assert time.monotonic() < deadline, self.text
+            if not self._read():
+                break
+        assert text in self.text, self.text
+
+    def close(self) -> int:
+        """Read to the end and return the exit code."""
+        while self._read():
+            pass
+        os.close(self._terminal)
+        return self.process.wait(timeout=DEADLINE_SECONDS)
+
+    def _read(self) -> bool:
+        if not select.select([self._terminal], [], [], DEADLINE_SECONDS)[0]:
+            return False
+        try:
+            found = os.read(self._terminal, 65_536)
+        except OSError:  # what Linux says when the other side is closed
+            return False
+        self.text += found.decode(errors="replace")
+        return bool(found)
+
+
+def test_a_terminal_shows_the_run_as_it_goes_on(cli: Cli):
+    cli.write("flow.py", GATED)
+    screen = Screen(cli, "run", "flow.py", "--run-id", "r1")
+
+    screen.read_until("1 of 3 nodes")
+    cli.write("open", "")
+    exit_code = screen.close()
+
+    assert exit_code == 0
+    assert "\x1b[?25l" in screen.text  # the cursor is hidden,
+    assert screen.text.rindex("\x1b[?25h") > screen.text.rindex("\x1b[?25l")  # and comes back
+    assert "\x1b[32m" in screen.text
+    end = screen.text[screen.text.rindex("3 of 3 nodes") :]
+    assert "completed in" in end
+    assert end.rstrip().endswith("3")
+
+
+def test_colours_can_be_switched_off(cli: Cli):
+    cli.write("flow.py", GATED)
+    cli.write("open", "")
+    run = Screen(cli, "run", "flow.py", "--run-id", "r1", env={"NO_COLOR": "1"})
+    run.close()
+    show = Screen(cli, "show", "r1", env={"NO_COLOR": "1"})
+    show.close()
+
+    assert "\x1b[32m" not in run.text
+    assert "\x1b[" not in show.text
+
+
+def test_a_dumb_terminal_gets_lines(cli: Cli):
+    cli.write("flow.py", GATED)
+    cli.write("open", "")
+    screen = Screen(cli, "run", "flow.py", env={"TERM": "dumb"})
+    screen.close()
+
+    assert "gate started" in screen.text
+    assert "\x1b" not in screen.text
+
+
+def test_what_bodies_print_stands_above_the_picture(cli: Cli):
+    cli.write(
+        "flow.py",
+        GATED.replace("    return n + 1\n\n@workflow", '    print("from the body")\n    return n + 1\n\n@workflow'),
+    )
+    cli.write("open", "")
+    screen = Screen(cli, "run", "flow.py")
+    screen.close()
+
+    assert screen.text.count("from the body") == 1
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_gives_the_terminal_back(cli: Cli, times: int):
+    cli.write("flow.py", GATED)
+    screen = Screen(cli, "run", "flow.py", "--run-id", "r1")
+    screen.read_until("1 of 3 nodes")
+
+    screen.process.send_signal(signal.SIGINT)
+    screen.read_until("stopping: waiting for 1 running node")
+    if times == 2:
+        screen.process.send_signal(signal.SIGINT)
+    else:
+        cli.write("open", "")
+    exit_code = screen.close()
+
+    assert exit_code == 130
+    assert screen.text.rindex("\x1b[?25h") > screen.text.rindex("\x1b[?25l")
+    assert ("perdure resume r1" in screen.text) == (times == 1)

@@ -1,0 +1,182 @@
+"""What is wrong is said clearly, with exit code 2 and no traceback of ours, and nothing is left behind."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import apsw
+import pytest
+
+from tests.cli.conftest import FLOW, Cli
+
+pytestmark = pytest.mark.slow
+
+PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 24, 1, 2
+
+
+def refused(cli: Cli, *arguments: str) -> str:
+    """Run a command that must be refused, and return what it says."""
+    done = cli(*arguments)
+    assert done.returncode == 2, done
+    assert "Traceback" not in done.stderr
+    assert "perdure/cli" not in done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("missing.py",), "There is no file 'missing.py'"),
+        (("missing.py:hello",), "There is no file 'missing.py'"),
+        ((".",), "is a folder"),
+        (("notes.txt",), "neither a Python file"),
+        (("empty.py",), "has no workflow"),
+        (("flow.py:other",), "has no workflow 'other'. It has: hello"),
+        (("flow.py:helo",), "did you mean 'hello'?"),
+        (("flow.py",), "'name' is missing"),
+        (("flow.py", "-i", "name=a", "-i", "nam=b"), "there is no input 'nam'"),
+        (("flow.py", "-i", "name=a", "-i", "factor=much"), "'factor': Expected `int`, got `str`"),
+        (("flow.py", "-i", "name=a", "-i", "factor=1.5"), "'factor': Expected `int`, got `float`"),
+        (("flow.py", "-i", "name"), "not of the form name=value"),
+        (("flow.py", "-i", "name=a", "-i", "name=b"), "given twice"),
+        (("flow.py", "--inputs", "missing.json"), "missing.json cannot be read"),
+        (("flow.py", "--inputs", "notes.txt"), "is not JSON"),
+        (("flow.py", "--inputs", "list.json"), "not a JSON object"),
+        (("flow.py", "-i", "name=a", "--import", "missing.py"), "There is no file 'missing.py' to import"),
+        (("flow.py", "-i", "name=a", "--import", "no_such_module"), "No module named 'no_such_module'"),
+        (("flow.py", "-i", "name=a", "--timeout", "-1"), "Invalid value for '--timeout'"),
+        (("flow.py", "-i", "name=a", "--durability", "most"), "Invalid value for '--durability'"),
+        (("json.py", "-i", "name=a"), "has the name of a module that is loaded already"),
+    ],
+)
+def test_what_cannot_run_is_refused_and_leaves_nothing(cli: Cli, arguments: tuple[str, ...], complaint: str):
+    for name, text in {"flow.py": FLOW, "json.py": FLOW, "empty.py": "", "notes.txt": "x", "list.json": "[]"}.items():
+        cli.write(name, text)
+
+    assert complaint in refused(cli, "run", *arguments)
+    assert not list(cli.folder.glob("perdure.db*"))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("x = 1\ndef f(:\n    pass\n", ['flow.py", line 2', "def f(:", "SyntaxError"]),
+        ("def f():\n    return 1 / 0\n\nf()\n", ['flow.py", line 2, in f', "ZeroDivisionError"]),
+        ("import nothing_of_this_name\n", ['flow.py", line 1', "No module named 'nothing_of_this_name'"]),
+        ("from perdure import node\n@node(retrys=3)\ndef f(): ...\n", ['flow.py", line 2', "did you mean 'retries'?"]),
+        ("import sys\nsys.exit(3)\n", ["line 2 of", "__main__"]),
+        (
+            "from perdure import node, workflow\n@node\ndef f() -> int:\n    return 1\n\n"
+            "@workflow\ndef w() -> int:\n    return f()\n\nw.run()\n",
+            ['flow.py", line 10', "starts an engine while it is imported", "__main__"],
+        ),
+    ],
+)
+def test_an_error_in_the_users_file_shows_the_users_line(cli: Cli, text: str, told: list[str]):
+    cli.write("flow.py", text)
+
+    said = refused(cli, "run", "flow.py")
+
+    for part in told:
+        assert part in said
+    assert "importlib" not in said
+    assert said == refused(cli, "validate", "flow.py")
+
+
+def test_errors_are_documents_where_json_is_wanted(cli: Cli):
+    cli.write("flow.py", FLOW)
+
+    assert cli.json("run", "flow.py")["error"]["code"] == "wrong_inputs"
+    assert cli.json("run", "missing.py")["error"]["code"] == "program_error"
+    assert cli.json("list")["error"]["code"] == "store_unavailable"
+
+
+@pytest.mark.parametrize(
+    ("url", "complaint"),
+    [
+        ("mysql://host/db", "names no store that perdure knows"),
+        ("sqlite://perdure.db", "names no SQLite file"),
+        ("sqlite:///:memory:", "names no SQLite file"),
+        ("sqlite:///folder", "cannot be opened"),
+        ("sqlite:///missing/perdure.db", "missing does not exist"),
+        ("sqlite:///flow.py", "not a usable SQLite database"),
+        ("sqlite:///perdure.db?fast=1", "option that is not known"),
+    ],
+)
+def test_a_store_that_cannot_be_one_is_refused(cli: Cli, url: str, complaint: str):
+    cli.write("flow.py", FLOW)
+    (cli.folder / "folder").mkdir()
+
+    assert complaint in refused(cli, "run", "flow.py", "-i", "name=a", "--store", url)
+    assert (cli.folder / "flow.py").read_text() == FLOW
+
+
+def test_a_store_of_a_newer_perdure_is_left_alone(cli: Cli):
+    cli.write("flow.py", FLOW)
+    cli("run", "flow.py", "-i", "name=a")
+    connection = apsw.Connection(str(cli.folder / "perdure.db"))
+    connection.execute("INSERT INTO schema_migrations VALUES (9999, 'later', 'x', 0)")
+    connection.close()
+
+    for command in (("list",), ("run", "flow.py", "-i", "name=b"), ("verify",)):
+        assert "Upgrade perdure" in refused(cli, *command)
+
+
+def test_a_store_that_another_process_holds_is_named_with_its_holder(cli: Cli):
+    cli.write("flow.py", FLOW)
+    cli("run", "flow.py", "-i", "name=a")
+    connection = apsw.Connection(str(cli.folder / "perdure.db"))
+    connection.execute("BEGIN IMMEDIATE")
+
+    said = refused(cli, "run", "flow.py", "-i", "name=b")
+
+    connection.execute("ROLLBACK")
+    connection.close()
+    assert "locked by another process" in said
+    assert str(os.getpid()) in said
+
+
+def test_a_store_that_may_not_be_written_is_refused(cli: Cli):
+    cli.write("flow.py", FLOW)
+    cli("run", "flow.py", "-i", "name=a")
+
+    with read_only(cli):
+        done = cli("run", "flow.py", "-i", "name=b", before=obey_permissions)
+
+    assert done.returncode == 2, done
+    assert "perdure.db" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@contextmanager
+def read_only(cli: Cli) -> Iterator[None]:
+    paths = [cli.folder / "perdure.db", cli.folder]
+    for path in paths:
+        path.chmod(stat.S_IRUSR | (stat.S_IXUSR if path.is_dir() else 0))
+    try:
+        yield
+    finally:
+        for path in reversed(paths):
+            path.chmod(0o700)
+
+
+def obey_permissions() -> None:
+    """Make permissions count for this process and its children even if root owns it."""
+    if os.geteuid() == 0:
+        for capability in (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH):
+            ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
+
+
+def test_an_unknown_command_is_guessed_at(cli: Cli):
+    assert "did you mean 'show'?" in refused(cli, "shwo")
+
+
+def test_bench_needs_a_checkout(cli: Cli):
+    done = cli("bench", "--help")
+
+    assert done.returncode in (0, 2)
+    assert "--workloads" in done.stdout or "checkout" in done.stderr
