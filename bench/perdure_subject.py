@@ -1,0 +1,213 @@
+"""perdure: an engine in this process. Graphs are traced from loops; bodies are async unless the variant says no."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Literal
+
+from bench.workloads import WAKES, Ledger, Measurement, Task, Texts, Waiting, count, expect, megabytes, rate, stopwatch
+from perdure import Context, Engine, collect, node, workflow
+
+ABREAST = 500
+# A body that waits is kept warm for five seconds; what counts is a run that has been waiting for longer.
+HIBERNATED_AFTER_SECONDS = 7.0
+DURABILITY: dict[str, Literal["async", "exit"]] = {"durability async": "async", "durability exit": "exit"}
+
+State = dict[str, int]
+
+texts = Texts()
+ledger: Ledger | None = None
+continued_at: dict[str, float] = {}
+
+
+@node
+async def step(state: State) -> State:
+    return count(state)
+
+
+@node
+def plain_step(state: State) -> State:
+    return count(state)
+
+
+@node(pure=True)
+async def pure_step(state: State) -> State:
+    return count(state)
+
+
+@node
+async def marked_step(state: State) -> State:
+    assert ledger is not None
+    return ledger.step(state)
+
+
+@node
+async def text_step(state: dict[str, Any]) -> dict[str, Any]:
+    return texts.after(state)
+
+
+@node
+async def join(states: list[State]) -> State:
+    return count({"n": sum(state["n"] for state in states)})
+
+
+@node
+def plain_join(states: list[State]) -> State:
+    return count({"n": sum(state["n"] for state in states)})
+
+
+@node
+async def wait(ctx: Context) -> None:
+    await ctx.wait_for("go")
+    continued_at[ctx.run_id] = time.perf_counter()
+
+
+@node
+def numbers(size: int) -> Iterator[int]:
+    yield from range(size)
+
+
+@node(concurrency=64)
+async def same(number: int) -> int:
+    return number
+
+
+@node
+async def length(values: list[int]) -> int:
+    return len(values)
+
+
+STEPS = {"def bodies": plain_step, "pure nodes": pure_step}
+JOINS = {"def bodies": plain_join}
+
+
+def chain_of(body: Any, steps: int) -> Any:
+    @workflow
+    def chain(state: dict[str, Any]) -> dict[str, Any]:
+        for _ in range(steps):
+            state = body(state)
+        return state
+
+    return chain
+
+
+def fan_of(body: Any, joining: Any, width: int) -> Any:
+    @workflow
+    def fan(state: State) -> State:
+        start = body(state)
+        joined: State = joining([body(start) for _ in range(width)])
+        return joined
+
+    return fan
+
+
+@workflow
+def waiting() -> None:
+    return wait()
+
+
+@workflow
+def counting(size: int) -> int:
+    return length(collect(same.map(numbers(size))))
+
+
+async def run_chain(engine: Engine, task: Task, body: Any) -> Any:
+    chain = chain_of(body, task.steps)
+    with stopwatch() as watch:
+        run = await engine.start(chain, state={"n": 0}, run_id="chain", durability=DURABILITY.get(task.variant))
+        result = await run.result()
+    expect(result["n"], task.steps)
+    return watch
+
+
+async def _w1(engine: Engine, task: Task) -> Measurement:
+    return rate(task.steps, await run_chain(engine, task, STEPS.get(task.variant, step)))
+
+
+async def _w2(engine: Engine, task: Task) -> Measurement:
+    chain = chain_of(STEPS.get(task.variant, step), task.steps)
+    room = asyncio.Semaphore(ABREAST)
+
+    async def run(number: int) -> None:
+        async with room:
+            started = await engine.start(chain, state={"n": 0}, run_id=f"run-{number}")
+            expect(await started.result(), {"n": task.steps})
+
+    with stopwatch() as watch:
+        await _all(run, task.runs)
+    return rate(task.runs * task.steps, watch)
+
+
+async def _w3(engine: Engine, task: Task) -> Measurement:
+    fan = fan_of(STEPS.get(task.variant, step), JOINS.get(task.variant, join), task.steps)
+    with stopwatch() as watch:
+        run = await engine.start(fan, state={"n": 0}, run_id="fan")
+        result = await run.result()
+    expect(result, {"n": 2 * task.steps + 1})
+    return rate(task.steps + 2, watch)
+
+
+async def _w4(engine: Engine, task: Task) -> Measurement:
+    await run_chain(engine, task, marked_step)
+    return Measurement(value=0.0)
+
+
+async def _w5(engine: Engine, task: Task) -> Measurement:
+    figures = Waiting(task=task)
+    room = asyncio.Semaphore(ABREAST)
+    runs: dict[int, Any] = {}
+
+    async def start(number: int) -> None:
+        async with room:
+            runs[number] = await engine.start(waiting, run_id=f"run-{number}")
+
+    figures.idle()
+    with stopwatch() as starting:
+        await _all(start, task.runs)
+    woken = [runs[number] for number in range(min(WAKES, task.runs))]
+    runs.clear()
+    await asyncio.sleep(HIBERNATED_AFTER_SECONDS)
+    figures.waiting()
+    for run in woken:
+        sent = time.perf_counter()
+        await run.signal("go", True)
+        await run.result()
+        figures.woken(sent, continued_at[run.run_id])
+    return figures.measurement(starting)
+
+
+async def _w6(engine: Engine, task: Task) -> Measurement:
+    return megabytes(task, await run_chain(engine, task, text_step))
+
+
+async def _w7(engine: Engine, task: Task) -> Measurement:
+    with stopwatch() as watch:
+        run = await engine.start(counting, size=task.steps, run_id="stream")
+        expect(await run.result(), task.steps)
+    return rate(task.steps, watch)
+
+
+async def _all(action: Callable[[int], Awaitable[None]], number: int) -> None:
+    async with asyncio.TaskGroup() as group:
+        for index in range(number):
+            group.create_task(_call(action, index))
+
+
+async def _call(action: Callable[[int], Awaitable[None]], index: int) -> None:
+    await action(index)
+
+
+def _with_an_engine(measure: Callable[[Engine, Task], Awaitable[Measurement]]) -> Callable[[Task], Measurement]:
+    async def main(task: Task) -> Measurement:
+        global ledger
+        # Before the engine: it picks up what a killed process left as soon as it is there.
+        ledger = Ledger(task) if task.workload == "W4" else None
+        async with Engine(task.store_url) as engine:
+            return await measure(engine, task)
+
+    return lambda task: asyncio.run(main(task))
+
+
+w1, w2, w3, w4, w5, w6, w7 = map(_with_an_engine, (_w1, _w2, _w3, _w4, _w5, _w6, _w7))
