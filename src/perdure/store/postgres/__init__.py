@@ -1,0 +1,1 @@
+"""Runs kept in a PostgreSQL database, shared by any number of engines."""

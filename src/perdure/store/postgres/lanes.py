@@ -1,0 +1,106 @@
+"""The connections of a store, kept apart by what waits for what: commits, heartbeats and everything else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from perdure.clock import Clock
+from perdure.errors import PerdureError, StoreUnavailable
+from perdure.ids import Chance, SystemChance
+from perdure.store.postgres.failures import Trouble, translate, trouble_of
+from perdure.store.postgres.session import Session
+
+T = TypeVar("T")
+
+CALL_SECONDS = 20.0
+"""No call waits longer. More than the server's own statement_timeout, so that it is the server that gives up first."""
+BUSY_TRIES = 8
+LOST_TRIES = 3
+LONGEST_PAUSE_SECONDS = 0.5
+
+
+class Lane:
+    """A few connections that are opened when needed and used by one call at a time."""
+
+    def __init__(self, connect: Callable[[], Awaitable[Session]], *, size: int, where: str) -> None:
+        self._connect = connect
+        self._turns = asyncio.Semaphore(size)
+        self._idle: list[Session] = []
+        self._where = where
+        self._is_closed = False
+
+    @asynccontextmanager
+    async def session(self) -> AsyncGenerator[Session, None]:
+        """Lend a connection. One whose call was cut short or went wrong in an unclear way is not lent again."""
+        async with self._turns:
+            session = await self._take()
+            try:
+                yield session
+            except (Exception, asyncio.CancelledError) as error:
+                self._give_back(session, is_sound=_leaves_it_sound(error))
+                raise
+            self._give_back(session, is_sound=True)
+
+    async def close(self) -> None:
+        self._is_closed = True
+        while self._idle:
+            await self._idle.pop().close()
+
+    def _give_back(self, session: Session, *, is_sound: bool) -> None:
+        if is_sound and session.is_idle and not self._is_closed:
+            self._idle.append(session)
+        else:
+            session.discard()
+
+    async def _take(self) -> Session:
+        if self._is_closed:
+            raise StoreUnavailable(f"The store {self._where} is closed.")
+        while self._idle:
+            session = self._idle.pop()
+            if session.is_idle:
+                return session
+            session.discard()
+        return await self._connect()
+
+
+def _leaves_it_sound(error: BaseException) -> bool:
+    return isinstance(error, PerdureError) or trouble_of(error) in (Trouble.REFUSED, Trouble.BUSY, Trouble.BLOCKED)
+
+
+class Caller:
+    """Makes calls that may be repeated: reads, and writes that have no effect the second time."""
+
+    def __init__(self, where: str, clock: Clock, chance: Chance | None = None) -> None:
+        self._where = where
+        self._clock = clock
+        self._chance = chance or SystemChance()
+
+    async def call(self, lane: Lane, work: Callable[[Session], Awaitable[T]], *, seconds: float | None = None) -> T:
+        """Do `work` on a connection, again if others were in the way or the connection was lost, a few times."""
+        lost = busy = 0
+        while True:
+            try:
+                return await self.once(lane, work, seconds=seconds)
+            except PerdureError:
+                raise
+            except Exception as error:  # Whatever the driver raises is judged here, and leaves as an error of ours.
+                trouble = trouble_of(error)
+                lost += trouble is Trouble.LOST
+                busy += trouble is Trouble.BUSY
+                may_repeat = trouble in (Trouble.LOST, Trouble.BUSY) and not isinstance(error, TimeoutError)
+                if not may_repeat or lost >= LOST_TRIES or busy >= BUSY_TRIES:
+                    raise translate(error, self._where) from error
+                await self.pause(lost + busy)
+
+    async def once(self, lane: Lane, work: Callable[[Session], Awaitable[T]], *, seconds: float | None = None) -> T:
+        """Do `work` on a connection, within the time that any call may take. What the driver raises is passed on."""
+        async with asyncio.timeout(seconds or CALL_SECONDS), lane.session() as session:
+            return await work(session)
+
+    async def pause(self, failures: int) -> None:
+        """Wait a little, longer after more failures, and not the same time as everybody else."""
+        longest = min(0.01 * 2**failures, LONGEST_PAUSE_SECONDS)
+        await self._clock.sleep(self._chance.uniform(longest / 4, longest))

@@ -1,0 +1,370 @@
+-- Rows travel as JSON: a list of lists, one per row, in the order in which `rows.py` names the columns. It costs the program a
+-- fifth of what encoding one array per column costs, and the server hardly more. Values that are JSON themselves are texts in it.
+
+-- name: advance_run
+-- The commit of one transition that only goes on with its run, or lets it go: what nearly every step of a lone run is. Fence,
+-- lock and number at once, only where epoch and last_seq are still what the engine saw; all else is written from the row that
+-- this has moved. `$16` events, `$17` nodes.
+WITH moved AS (
+    UPDATE run_state
+       SET last_seq = $5, version = version + 1, owner = CASE WHEN $6::boolean THEN NULL ELSE owner END, status = $7,
+           branch_id = $8, outputs = $9, error = $10, failed_node = $11, reason = $12, recoveries = $13, started_at = $14,
+           ended_at = $15
+     WHERE project_id = $1 AND run_id = $2 AND lease_epoch = $3 AND last_seq = $4
+    RETURNING run_id
+), appended AS (
+    INSERT INTO run_events (project_id, run_id, seq, id, event_key, branch_id, epoch, event_type, event_time, node_id, payload)
+    SELECT $1, moved.run_id, (e->>1)::bigint, e->>2, e->>3, (e->>4)::bigint, (e->>5)::bigint, e->>6, (e->>7)::bigint, e->>8, e->>9
+      FROM moved, jsonb_array_elements($16::jsonb) AS e
+), put AS (
+    INSERT INTO run_node_state (project_id, run_id, branch_id, node_id, status, attempt, attempt_ended, generation, failures, lost,
+                                outputs, error, checkpoint, reason, due, scheduled_at, started_at, ended_at, duration_ms, last_seq)
+    SELECT $1, moved.run_id, (n->>1)::bigint, n->>2, n->>3, (n->>4)::bigint, (n->>5)::bigint, (n->>6)::bigint, (n->>7)::bigint,
+           (n->>8)::bigint, n->>9, n->>10, n->>11, n->>12, (n->>13)::bigint, (n->>14)::bigint, (n->>15)::bigint, (n->>16)::bigint,
+           (n->>17)::bigint, (n->>18)::bigint
+      FROM moved, jsonb_array_elements($17::jsonb) AS n
+    ON CONFLICT (project_id, run_id, branch_id, node_id) DO UPDATE SET
+        status = excluded.status, attempt = excluded.attempt, attempt_ended = excluded.attempt_ended,
+        generation = excluded.generation, failures = excluded.failures, lost = excluded.lost, outputs = excluded.outputs,
+        error = excluded.error, checkpoint = excluded.checkpoint, reason = excluded.reason, due = excluded.due,
+        scheduled_at = excluded.scheduled_at, started_at = excluded.started_at, ended_at = excluded.ended_at,
+        duration_ms = excluded.duration_ms, last_seq = excluded.last_seq
+)
+SELECT run_id FROM moved;
+
+-- name: commit_group
+-- The commit of any group, in one statement. `$2` runs that go on, `$3` runs that begin, then rows with their run's id in front:
+-- `$4` events, `$5` nodes, `$6` steps, `$7` blobs, `$8` commands. What it returns are the runs that were written; nothing is
+-- written for the others.
+--   locked   takes the rows in the order of run_id, so that two groups never wait for each other in a circle, and fences: epoch
+--            and last_seq are still what the engine saw, and of a claim, nobody living owns the run. Not stronger than NO KEY
+--            UPDATE: a command may arrive for the run meanwhile.
+--   created  comes after the locks, for the same reason.
+-- Two spellings keep the plan right, which is made once for groups of every size. A comparison with jsonb_typeof counts as a rare
+-- match, so runs are looked up one by one by their key. `(… IN (…)) IS TRUE` is never turned into a join and costs next to
+-- nothing: it is one probe of a hash table per row.
+WITH moves AS (
+    SELECT m->>0 AS run_id, (m->>1)::bigint AS epoch, (m->>2)::bigint AS base_seq, m->>3 AS claimant, m->>4 AS dead,
+           (m->>5)::boolean AS releases, (m->>6)::bigint AS next_epoch, m->>7 AS status, (m->>8)::bigint AS branch_id,
+           (m->>9)::bigint AS last_seq, m->>10 AS outputs, m->>11 AS error, m->>12 AS failed_node, m->>13 AS reason,
+           (m->>14)::bigint AS recoveries, (m->>15)::bigint AS started_at, (m->>16)::bigint AS ended_at
+      FROM jsonb_array_elements($2::jsonb) AS m
+     WHERE jsonb_typeof(m) = 'array'
+), locked AS (
+    SELECT moves.*
+      FROM moves JOIN run_state AS r
+        ON r.project_id = $1 AND r.run_id = moves.run_id AND r.lease_epoch = moves.epoch AND r.last_seq = moves.base_seq
+     WHERE moves.claimant IS NULL OR r.owner IS NULL OR r.owner = moves.dead
+        OR (r.owner IN (SELECT engine_id FROM engines WHERE expires_at > now())) IS NOT TRUE
+     ORDER BY r.run_id
+       FOR NO KEY UPDATE OF r
+), moved AS (
+    UPDATE run_state AS r
+       SET last_seq = locked.last_seq, version = r.version + 1, lease_epoch = locked.next_epoch,
+           owner = CASE WHEN locked.releases THEN NULL ELSE coalesce(locked.claimant, r.owner) END, status = locked.status,
+           branch_id = locked.branch_id, outputs = locked.outputs, error = locked.error, failed_node = locked.failed_node,
+           reason = locked.reason, recoveries = locked.recoveries, started_at = locked.started_at, ended_at = locked.ended_at
+      FROM locked
+     WHERE r.project_id = $1 AND r.run_id = locked.run_id AND r.lease_epoch = locked.epoch AND r.last_seq = locked.base_seq
+    RETURNING r.run_id
+), created AS (
+    INSERT INTO run_state (project_id, run_id, owner, lease_epoch, version, workflow, workflow_version, graph_hash, status,
+                           branch_id, last_seq, inputs, settings, source, outputs, error, failed_node, reason, recoveries,
+                           created_at, started_at, ended_at)
+    SELECT $1, c->>0, c->>1, (c->>2)::bigint, 1, c->>3, (c->>4)::bigint, c->>5, c->>6, (c->>7)::bigint, (c->>8)::bigint, c->>9,
+           c->>10, c->>11, c->>12, c->>13, c->>14, c->>15, (c->>16)::bigint, (c->>17)::bigint, (c->>18)::bigint, (c->>19)::bigint
+      FROM jsonb_array_elements($3::jsonb) AS c
+     WHERE (SELECT count(*) FROM locked) >= 0
+     ORDER BY (c->>0) COLLATE "C"
+    ON CONFLICT (project_id, run_id) DO NOTHING
+    RETURNING run_id, branch_id
+), written AS (
+    SELECT run_id FROM moved UNION ALL SELECT run_id FROM created
+), branched AS (
+    INSERT INTO run_branches (project_id, run_id, branch_id, parent_id, cut_seq, dropped, created_seq)
+    SELECT $1, run_id, branch_id, NULL, NULL, '[]', 1 FROM created
+), appended AS (
+    INSERT INTO run_events (project_id, run_id, seq, id, event_key, branch_id, epoch, event_type, event_time, node_id, payload)
+    SELECT $1, e->>0, (e->>1)::bigint, e->>2, e->>3, (e->>4)::bigint, (e->>5)::bigint, e->>6, (e->>7)::bigint, e->>8, e->>9
+      FROM jsonb_array_elements($4::jsonb) AS e
+     WHERE (e->>0 IN (SELECT run_id FROM written)) IS TRUE
+), put AS (
+    INSERT INTO run_node_state (project_id, run_id, branch_id, node_id, status, attempt, attempt_ended, generation, failures, lost,
+                                outputs, error, checkpoint, reason, due, scheduled_at, started_at, ended_at, duration_ms, last_seq)
+    SELECT $1, n->>0, (n->>1)::bigint, n->>2, n->>3, (n->>4)::bigint, (n->>5)::bigint, (n->>6)::bigint, (n->>7)::bigint,
+           (n->>8)::bigint, n->>9, n->>10, n->>11, n->>12, (n->>13)::bigint, (n->>14)::bigint, (n->>15)::bigint, (n->>16)::bigint,
+           (n->>17)::bigint, (n->>18)::bigint
+      FROM jsonb_array_elements($5::jsonb) AS n
+     WHERE (n->>0 IN (SELECT run_id FROM written)) IS TRUE
+    ON CONFLICT (project_id, run_id, branch_id, node_id) DO UPDATE SET
+        status = excluded.status, attempt = excluded.attempt, attempt_ended = excluded.attempt_ended,
+        generation = excluded.generation, failures = excluded.failures, lost = excluded.lost, outputs = excluded.outputs,
+        error = excluded.error, checkpoint = excluded.checkpoint, reason = excluded.reason, due = excluded.due,
+        scheduled_at = excluded.scheduled_at, started_at = excluded.started_at, ended_at = excluded.ended_at,
+        duration_ms = excluded.duration_ms, last_seq = excluded.last_seq
+), remembered AS (
+    INSERT INTO run_steps (project_id, run_id, branch_id, node_id, name, occurrence, result, seq)
+    SELECT $1, s->>0, (s->>1)::bigint, s->>2, s->>3, (s->>4)::bigint, s->>5, (s->>6)::bigint
+      FROM jsonb_array_elements($6::jsonb) AS s
+     WHERE (s->>0 IN (SELECT run_id FROM written)) IS TRUE
+), used AS (
+    INSERT INTO blobs (project_id, run_id, digest, size)
+    SELECT $1, b->>0, b->>1, (b->>2)::bigint
+      FROM jsonb_array_elements($7::jsonb) AS b
+     WHERE (b->>0 IN (SELECT run_id FROM written)) IS TRUE
+    ON CONFLICT (project_id, digest, run_id) DO NOTHING
+), taken AS (
+    UPDATE run_commands AS c
+       SET taken_seq = t.seq
+      FROM (SELECT w->>0 AS run_id, w->>1 AS command_id, (w->>2)::bigint AS seq
+              FROM jsonb_array_elements($8::jsonb) AS w
+             WHERE jsonb_typeof(w) = 'array' AND (w->>0 IN (SELECT run_id FROM written)) IS TRUE) AS t
+     WHERE c.project_id = $1 AND c.command_id = t.command_id AND c.run_id = t.run_id AND c.taken_seq IS NULL
+)
+SELECT run_id FROM written;
+
+-- name: event_ids_at
+-- Whether a transition that was refused is the very one that was written before its answer was lost.
+SELECT e.run_id, e.id
+  FROM unnest($2::text[], $3::bigint[]) AS asked (run_id, seq)
+  JOIN run_events AS e ON e.project_id = $1 AND e.run_id = asked.run_id AND e.seq = asked.seq;
+
+-- name: version_by_hash
+-- Saving the same graph again gives the version it has.
+SELECT workflow, version, graph_hash, graph, source, created_at
+  FROM workflow_versions WHERE project_id = $1 AND workflow = $2 AND graph_hash = $3;
+
+-- name: lock_workflow
+-- Versions of one name are numbered one after the other. A statement of its own: the next one sees what the last holder wrote.
+SELECT pg_advisory_xact_lock(hashtextextended($1 || '/' || $2, 0));
+
+-- name: insert_version
+-- The next number of the name.
+INSERT INTO workflow_versions (project_id, workflow, version, graph_hash, graph, source, created_at)
+SELECT $1, $2, coalesce(max(version), 0) + 1, $3, $4, $5, $6 FROM workflow_versions WHERE project_id = $1 AND workflow = $2
+ON CONFLICT (project_id, workflow, graph_hash) DO NOTHING;
+
+-- name: load_version
+-- The graph a run was started with.
+SELECT workflow, version, graph_hash, graph, source, created_at
+  FROM workflow_versions WHERE project_id = $1 AND workflow = $2 AND version = $3;
+
+-- name: list_versions
+-- What is saved, optionally of one name.
+SELECT workflow, version, graph_hash, graph, source, created_at
+  FROM workflow_versions WHERE project_id = $1 AND ($2::text IS NULL OR workflow = $2) ORDER BY workflow, version;
+
+-- name: load_state
+-- The run's own row.
+SELECT project_id, run_id, lease_epoch, workflow, workflow_version, graph_hash, status, branch_id, last_seq, inputs,
+       settings, source, outputs, error, failed_node, reason, recoveries, created_at, started_at, ended_at
+  FROM run_state WHERE project_id = $1 AND run_id = $2;
+
+-- name: load_run
+-- The run with what belongs to its branch and what waits for its owner. One statement, because only that is one snapshot; each
+-- row says what kind it is.
+WITH run AS (SELECT * FROM run_state WHERE project_id = $1 AND run_id = $2)
+SELECT 'run', ROW(project_id, run_id, lease_epoch, workflow, workflow_version, graph_hash, status, branch_id, last_seq, inputs,
+                  settings, source, outputs, error, failed_node, reason, recoveries, created_at, started_at, ended_at, owner)
+  FROM run
+UNION ALL
+SELECT 'node', ROW(branch_id, node_id, status, attempt, attempt_ended, generation, failures, lost, outputs, error, checkpoint,
+                   reason, due, scheduled_at, started_at, ended_at, duration_ms, last_seq)
+  FROM run_node_state WHERE project_id = $1 AND run_id = $2 AND branch_id = (SELECT branch_id FROM run)
+UNION ALL
+SELECT 'step', ROW(branch_id, node_id, name, occurrence, result, seq)
+  FROM run_steps WHERE project_id = $1 AND run_id = $2 AND branch_id = (SELECT branch_id FROM run)
+UNION ALL
+SELECT 'command', ROW(command_id, run_id, kind, payload, created_at)
+  FROM run_commands WHERE project_id = $1 AND run_id = $2 AND taken_seq IS NULL;
+
+-- name: dump_run
+-- Everything about a run, as load_run does it. Events have their key behind them; steps are those of the run's branch.
+WITH run AS (SELECT * FROM run_state WHERE project_id = $1 AND run_id = $2)
+SELECT 'run', ROW(project_id, run_id, lease_epoch, workflow, workflow_version, graph_hash, status, branch_id, last_seq, inputs,
+                  settings, source, outputs, error, failed_node, reason, recoveries, created_at, started_at, ended_at, owner)
+  FROM run
+UNION ALL
+SELECT 'node', ROW(branch_id, node_id, status, attempt, attempt_ended, generation, failures, lost, outputs, error, checkpoint,
+                   reason, due, scheduled_at, started_at, ended_at, duration_ms, last_seq)
+  FROM run_node_state WHERE project_id = $1 AND run_id = $2
+UNION ALL
+SELECT 'step', ROW(branch_id, node_id, name, occurrence, result, seq)
+  FROM run_steps WHERE project_id = $1 AND run_id = $2 AND branch_id = (SELECT branch_id FROM run)
+UNION ALL
+SELECT 'command', ROW(command_id, run_id, kind, payload, created_at)
+  FROM run_commands WHERE project_id = $1 AND run_id = $2 AND taken_seq IS NULL
+UNION ALL
+SELECT 'event', ROW(seq, id, branch_id, epoch, event_time, payload, event_key)
+  FROM run_events WHERE project_id = $1 AND run_id = $2
+UNION ALL
+SELECT 'version', ROW(v.workflow, v.version, v.graph_hash, v.graph, v.source, v.created_at)
+  FROM run JOIN workflow_versions AS v
+    ON v.project_id = run.project_id AND v.workflow = run.workflow AND v.version = run.workflow_version
+UNION ALL
+SELECT 'blob', ROW(digest, size)
+  FROM blobs WHERE project_id = $1 AND run_id = $2;
+
+-- name: load_events
+-- A page of the log.
+SELECT seq, id, branch_id, epoch, event_time, payload
+  FROM run_events WHERE project_id = $1 AND run_id = $2 AND seq > $3 ORDER BY seq LIMIT $4;
+
+-- name: list_runs
+-- A page of runs, newest first.
+SELECT run_id, workflow, workflow_version, status, created_at, started_at, ended_at, owner, reason
+  FROM run_state
+ WHERE project_id = $1
+   AND ($2::text[] IS NULL OR status = ANY($2))
+   AND ($3::text IS NULL OR workflow = $3)
+   AND ($4::text IS NULL OR starts_with(run_id, $4))
+   AND ($5::bigint IS NULL OR (created_at, run_id) < ($5, $6::text))
+ ORDER BY created_at DESC, run_id DESC LIMIT $7;
+
+-- name: add_command
+-- Durable before it is acknowledged; the same id twice has no effect.
+INSERT INTO run_commands (project_id, command_id, run_id, kind, payload, created_at) VALUES ($1, $2, $3, $4, $5, $6)
+ON CONFLICT (project_id, command_id) DO NOTHING
+RETURNING command_id;
+
+-- name: load_command
+-- Whether a command that was there already is the one whose answer was lost.
+SELECT command_id, run_id, kind, payload, created_at FROM run_commands WHERE project_id = $1 AND command_id = $2;
+
+-- name: pending_commands
+-- What the runs of one engine have been asked to do.
+SELECT c.command_id, c.run_id, c.kind, c.payload, c.created_at
+  FROM run_commands AS c
+ WHERE c.project_id = $1 AND c.taken_seq IS NULL
+   AND EXISTS (SELECT FROM run_state AS r WHERE r.project_id = c.project_id AND r.run_id = c.run_id AND r.owner = $2)
+ ORDER BY c.created_at, c.command_id LIMIT 1000;
+
+-- name: register_engine
+-- The engine's row. Its id is never used again, so a second time it is the same engine that did not hear the first answer.
+INSERT INTO engines (engine_id, name, host, pid, process_start, expires_at)
+VALUES ($1, $2, $3, $4, $5, clock_timestamp() + make_interval(secs => $6))
+ON CONFLICT (engine_id) DO UPDATE SET expires_at = excluded.expires_at;
+
+-- name: renew_engine
+-- Only one that has not expired may go on: no row, no life.
+UPDATE engines SET expires_at = clock_timestamp() + make_interval(secs => $2)
+ WHERE engine_id = $1 AND expires_at > clock_timestamp()
+RETURNING engine_id;
+
+-- name: retire_engine
+-- The engine goes, and lets go of what it still owns. Rows in the order in which commits lock them.
+WITH owned AS (
+    SELECT project_id, run_id FROM run_state WHERE owner = $1 ORDER BY run_id FOR NO KEY UPDATE
+), released AS (
+    UPDATE run_state AS r SET owner = NULL, version = version + 1
+      FROM owned WHERE r.project_id = owned.project_id AND r.run_id = owned.run_id
+)
+DELETE FROM engines WHERE engine_id = $1;
+
+-- name: forget_engines
+-- Rows that nobody needs any more; `$1` engines that are gone.
+DELETE FROM engines AS e
+ WHERE e.engine_id = ANY($1::text[]) AND NOT EXISTS (SELECT 1 FROM run_state AS r WHERE r.owner = e.engine_id);
+
+-- name: list_engines
+-- All of them, with whether they live by this database's clock.
+SELECT engine_id, name, host, pid, process_start, expires_at > clock_timestamp() FROM engines ORDER BY engine_id;
+
+-- name: find_claimable
+-- Runs that should move, or were asked something, and have no living owner. Oldest first, in pages that rows which cannot be
+-- claimed do not hold up. `$2` owners known to be gone; `$3`, `$4` where the last page ended.
+WITH candidates AS (
+    SELECT run_id, owner, created_at
+      FROM run_state
+     WHERE project_id = $1 AND status IN ('created', 'running', 'pausing', 'recovering', 'failing', 'cancelling')
+     UNION
+    SELECT r.run_id, r.owner, r.created_at
+      FROM run_commands AS c JOIN run_state AS r ON r.project_id = c.project_id AND r.run_id = c.run_id
+     WHERE c.project_id = $1 AND c.taken_seq IS NULL AND r.status NOT IN ('completed', 'failed', 'cancelled')
+)
+SELECT run_id, owner, created_at
+  FROM candidates
+ WHERE (owner IS NULL OR owner = ANY($2::text[])
+        OR NOT EXISTS (SELECT FROM engines AS e WHERE e.engine_id = owner AND e.expires_at > clock_timestamp()))
+   AND ($3::bigint IS NULL OR (created_at, run_id) > ($3, $4::text))
+ ORDER BY created_at, run_id LIMIT $5;
+
+-- name: append_logs
+-- Best effort.
+INSERT INTO run_logs (project_id, run_id, branch_id, node_id, attempt, logged_at, level, message, fields)
+SELECT $1, l->>0, (l->>1)::bigint, l->>2, (l->>3)::bigint, (l->>4)::bigint, l->>5, l->>6, l->>7
+  FROM jsonb_array_elements($2::jsonb) WITH ORDINALITY AS given (l, place)
+ ORDER BY place;
+
+-- name: load_logs
+-- A page of a run's log lines.
+SELECT log_id, run_id, branch_id, node_id, attempt, logged_at, level, message, fields
+  FROM run_logs WHERE project_id = $1 AND run_id = $2 AND log_id > $3 ORDER BY log_id LIMIT $4;
+
+-- name: tell_news
+-- Wake who listens, from the connection that listens itself.
+SELECT pg_notify('perdure_news', $1);
+
+-- name: describe_server
+-- What must be known before this database is trusted with anything.
+SELECT current_setting('server_encoding'), current_setting('fsync'), current_setting('full_page_writes'), pg_is_in_recovery();
+
+-- name: set_session
+-- Every connection. A stronger synchronous_commit that the operator has chosen stays. Sequential scans are never right here,
+-- but look cheap to a plan that is made while tables are small and kept while they grow.
+SELECT set_config('synchronous_commit',
+                  CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, false),
+       set_config('idle_in_transaction_session_timeout', '5s', false), set_config('lock_timeout', '3s', false),
+       set_config('statement_timeout', '15s', false), set_config('tcp_keepalives_idle', '30', false),
+       set_config('tcp_keepalives_interval', '10', false), set_config('tcp_keepalives_count', '3', false),
+       set_config('enable_seqscan', 'off', false), set_config('jit', 'off', false);
+
+-- name: check_session
+-- A statement of its own: behind a pooler it may be answered by another session than the one that was set.
+SELECT current_setting('synchronous_commit') IN ('on', 'remote_apply'),
+       current_setting('idle_in_transaction_session_timeout') = '5s', current_setting('lock_timeout') = '3s',
+       current_setting('statement_timeout') = '15s';
+
+-- name: set_news_session
+-- The connection that only wakes others: nothing that it does has to survive.
+SELECT set_config('synchronous_commit', 'off', false);
+
+-- name: begin
+-- A transaction on a connection that keeps its settings.
+BEGIN;
+
+-- name: begin_pooled
+-- A transaction behind a pooler, where settings last no longer than it does.
+BEGIN;
+SELECT set_config('synchronous_commit',
+                  CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true),
+       set_config('idle_in_transaction_session_timeout', '5s', true), set_config('lock_timeout', '3s', true),
+       set_config('statement_timeout', '15s', true), set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true);
+
+-- name: begin_migration
+-- Whatever the default isolation is: who waited for the lock must see what its last holder wrote.
+BEGIN ISOLATION LEVEL READ COMMITTED;
+SET LOCAL lock_timeout = '60s';
+SET LOCAL statement_timeout = '60s';
+SELECT pg_advisory_xact_lock(8102097219843124);
+
+-- name: has_migrations
+-- Whether anything was ever applied here.
+SELECT to_regclass('schema_migrations') IS NOT NULL;
+
+-- name: create_migrations
+-- The record of what was applied.
+CREATE TABLE IF NOT EXISTS schema_migrations (
+    number     bigint PRIMARY KEY,
+    name       text   NOT NULL,
+    checksum   text   NOT NULL,
+    applied_at bigint NOT NULL
+);
+
+-- name: load_migrations
+-- What was applied.
+SELECT number, checksum FROM schema_migrations;
+
+-- name: record_migration
+-- Written with the migration itself.
+INSERT INTO schema_migrations (number, name, checksum, applied_at) VALUES ($1, $2, $3, $4);

@@ -1,0 +1,68 @@
+"""What `load_run` and `dump_run` return, put together: rows of many kinds from one snapshot."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from perdure.ids import EngineId
+from perdure.store import rows
+from perdure.store.base import BlobUse, RunDump, StoredRun
+from perdure.store.postgres.session import Rows
+
+Kinds = dict[str, list[tuple[Any, ...]]]
+
+
+def stored_run_of(found: Rows) -> StoredRun | None:
+    """Read the rows of `load_run`."""
+    kinds = _by_kind(found)
+    return _stored_run(kinds) if kinds["run"] else None
+
+
+def dump_of(found: Rows) -> RunDump | None:
+    """Read the rows of `dump_run`."""
+    kinds = _by_kind(found)
+    if not kinds["run"]:
+        return None
+    stored = _stored_run(kinds)
+    events = sorted(kinds["event"])
+    return RunDump(
+        stored=stored,
+        events=tuple(rows.event_of(row) for row in events),
+        keys=tuple(row[6] for row in events),
+        all_nodes=tuple(rows.node_of_row(row) for row in sorted(kinds["node"], key=_place_of_node)),
+        version=next((rows.version_of(row) for row in kinds["version"]), None),
+        blobs=tuple(BlobUse(digest=digest, size=size) for digest, size in sorted(kinds["blob"])),
+    )
+
+
+def _by_kind(found: Rows) -> Kinds:
+    kinds: Kinds = defaultdict(list)
+    for kind, row in found:
+        kinds[kind].append(row)
+    return kinds
+
+
+def _stored_run(kinds: Kinds) -> StoredRun:
+    row = kinds["run"][0]
+    run, owner = rows.run_of(row), row[20]
+    nodes = sorted((node for node in kinds["node"] if node[0] == run.branch_id), key=_place_of_node)
+    return StoredRun(
+        run=run,
+        owner=None if owner is None else EngineId(owner),
+        nodes=tuple(rows.node_of_row(node) for node in nodes),
+        steps=tuple(rows.step_of(step) for step in sorted(kinds["step"], key=_place_of_step)),
+        commands=tuple(rows.command_of(command) for command in sorted(kinds["command"], key=_age_of_command)),
+    )
+
+
+def _place_of_node(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    return row[:2]
+
+
+def _place_of_step(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    return row[:4]
+
+
+def _age_of_command(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (row[4], row[0])

@@ -1,0 +1,274 @@
+"""The PostgreSQL store: one statement per group of transitions, connections that fail alone, the database's own clock.
+
+Commits have a connection to themselves and go one group after the other. A caller may leave while its group is on the way: the
+store finishes it before it begins the next one. Heartbeats have a connection to themselves too, so that no slow list costs an
+engine its runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from perdure.clock import Clock, SystemClock
+from perdure.errors import RunNotFound, StoreError
+from perdure.ids import DEFAULT_PROJECT, EngineId, RunId, Seq
+from perdure.journal.events import Recorded
+from perdure.journal.states import RunState
+from perdure.store import rows
+from perdure.store.base import (
+    Claim,
+    Claimable,
+    Command,
+    EngineRow,
+    LogLine,
+    Outcome,
+    Release,
+    RunDump,
+    RunFilter,
+    RunSummary,
+    StoredRun,
+    Transition,
+    WorkflowVersion,
+)
+from perdure.store.postgres.address import Address, parse_url
+from perdure.store.postgres.commit import GroupWriter
+from perdure.store.postgres.documents import encode_rows
+from perdure.store.postgres.failures import code_of, translate
+from perdure.store.postgres.lanes import Caller, Lane
+from perdure.store.postgres.news import News
+from perdure.store.postgres.reading import dump_of, stored_run_of
+from perdure.store.postgres.schema import PACKAGE, migrate
+from perdure.store.postgres.session import Rows, Session, check_server, open_session
+from perdure.store.postgres.texts import to_stored
+from perdure.store.queries import load_queries
+
+READERS = 4
+"""Connections for everything that is neither a commit nor a heartbeat, at most."""
+MIGRATION_SECONDS = 120.0
+_FOREIGN_KEY_VIOLATED = "23503"
+
+
+async def open_postgres(url: str, *, project_id: str = DEFAULT_PROJECT, clock: Clock | None = None) -> PostgresStore:
+    """Open the database, bringing its schema up to date."""
+    store = PostgresStore(url, parse_url(url), project_id=project_id, clock=clock or SystemClock())
+    try:
+        await store.open()
+    except BaseException:
+        await store.close()
+        raise
+    return store
+
+
+class PostgresStore:
+    """`Store` on a PostgreSQL database."""
+
+    def __init__(self, url: str, address: Address, *, project_id: str, clock: Clock) -> None:
+        self.url = url
+        self._address = address
+        self._project = project_id
+        self._clock = clock
+        self._sql = load_queries(PACKAGE)
+        self._caller = Caller(address.where, clock)
+        self._commits = self._lane(1)
+        self._heartbeats = self._lane(1)
+        self._readers = self._lane(READERS)
+        self._writer = GroupWriter(self._commits, self._caller, project_id, address.where, clock)
+        self._news = None if address.pooled else News(self._connect, project_id, clock)
+        self._finishing: set[asyncio.Task[Sequence[Outcome]]] = set()
+        self._logging = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Connect, refuse what cannot hold runs, and bring the schema up to date."""
+
+        async def prepare(session: Session) -> None:
+            await check_server(session, self._address.where)
+            await migrate(session, self._address.where, self._clock)
+
+        await self._caller.call(self._readers, prepare, seconds=MIGRATION_SECONDS)
+
+    async def close(self) -> None:
+        """Finish the commits that are on their way and end every connection."""
+        if self._finishing:
+            await asyncio.wait(self._finishing)
+        if self._news is not None:
+            await self._news.close()
+        for lane in (self._commits, self._heartbeats, self._readers):
+            await lane.close()
+
+    # The door
+
+    async def commit(self, transitions: Sequence[Transition]) -> Sequence[Outcome]:
+        if len({transition.run_id for transition in transitions}) < len(transitions):
+            raise ValueError("A group holds at most one transition of a run.")
+        if not transitions:
+            return ()
+        while self._finishing:
+            await asyncio.wait(self._finishing)
+        try:
+            return await self._commit(transitions)
+        except asyncio.CancelledError:
+            # The caller leaves, the group stays: written again, each transition is found or done, and none overtakes it.
+            task = asyncio.get_running_loop().create_task(self._commit(transitions), name="perdure commit")
+            self._finishing.add(task)
+            task.add_done_callback(self._finishing.discard)
+            raise
+
+    async def _commit(self, transitions: Sequence[Transition]) -> Sequence[Outcome]:
+        outcomes = await self._writer.write(transitions)
+        if any(_is_news(transition) for transition in transitions):
+            self._tell()
+        return outcomes
+
+    # Workflows
+
+    async def save_version(
+        self, workflow: str, graph_hash: str, graph: bytes, source: Mapping[str, str], *, at: int
+    ) -> WorkflowVersion:
+        key = (self._project, workflow, graph_hash)
+
+        async def save(session: Session) -> Rows:
+            if found := await session.rows("version_by_hash", *key):
+                return found
+            async with session.transaction():
+                await session.rows("lock_workflow", self._project, workflow)
+                await session.rows("insert_version", *key, graph.decode(), rows.to_json(dict(source)), at)
+            return await session.rows("version_by_hash", *key)
+
+        return rows.version_of((await self._caller.call(self._readers, save))[0])
+
+    async def load_version(self, workflow: str, version: int) -> WorkflowVersion | None:
+        found = await self._rows("load_version", workflow, version)
+        return rows.version_of(found[0]) if found else None
+
+    async def list_versions(self, workflow: str | None = None) -> Sequence[WorkflowVersion]:
+        return [rows.version_of(row) for row in await self._rows("list_versions", workflow)]
+
+    # Runs
+
+    async def load_run(self, run_id: RunId) -> StoredRun | None:
+        return stored_run_of(await self._rows("load_run", run_id))
+
+    async def load_state(self, run_id: RunId) -> RunState | None:
+        found = await self._rows("load_state", run_id)
+        return rows.run_of(found[0]) if found else None
+
+    async def load_events(self, run_id: RunId, *, after: Seq, limit: int) -> Sequence[Recorded]:
+        return [rows.event_of(row) for row in await self._rows("load_events", run_id, after, limit)]
+
+    async def dump_run(self, run_id: RunId) -> RunDump | None:
+        return dump_of(await self._rows("dump_run", run_id))
+
+    async def list_runs(self, which: RunFilter, *, before: tuple[int, str] | None, limit: int) -> Sequence[RunSummary]:
+        statuses = [status.value for status in which.status] or None
+        page = (statuses, which.workflow, which.id_prefix, *(before or (None, None)), limit)
+        found = await self._rows("list_runs", *page, project_id=which.project_id)
+        return [rows.summary_of(row) for row in found]
+
+    # Commands
+
+    async def add_command(self, command: Command) -> bool:
+        key = (self._project, command.command_id)
+        content = (command.run_id, command.kind, rows.to_json(command.payload), command.created_at)
+        tries = 0
+
+        async def add(session: Session) -> bool:
+            nonlocal tries
+            tries += 1
+            if await session.rows("add_command", *key, *content):
+                return True
+            # The answer to an earlier try may have been lost: then it is this very command that is there.
+            return tries > 1 and await session.rows("load_command", *key) == [(command.command_id, *content)]
+
+        try:
+            is_added = await self._caller.call(self._readers, add)
+        except StoreError as error:
+            if error.__cause__ is not None and code_of(error.__cause__) == _FOREIGN_KEY_VIOLATED:
+                raise RunNotFound(command.run_id) from error
+            raise
+        if is_added:
+            self._tell()
+        return is_added
+
+    async def pending_commands(self, owner: EngineId) -> Sequence[Command]:
+        return [rows.command_of(row) for row in await self._rows("pending_commands", owner)]
+
+    # Engines and recovery
+
+    async def register_engine(self, engine: EngineRow, *, ttl_seconds: float) -> None:
+        values = (engine.engine_id, engine.name, engine.host, engine.pid, engine.process_start, float(ttl_seconds))
+        await self._caller.call(self._readers, lambda session: session.rows("register_engine", *values))
+
+    async def renew_engine(self, engine_id: EngineId, *, ttl_seconds: float) -> bool:
+        values = (engine_id, float(ttl_seconds))
+        return bool(await self._caller.call(self._heartbeats, lambda session: session.rows("renew_engine", *values)))
+
+    async def retire_engine(self, engine_id: EngineId) -> None:
+        await self._caller.call(self._readers, lambda session: session.rows("retire_engine", engine_id))
+        self._tell()
+
+    async def forget_engines(self, engine_ids: Sequence[EngineId]) -> None:
+        await self._caller.call(self._readers, lambda session: session.rows("forget_engines", list(engine_ids)))
+
+    async def list_engines(self) -> Sequence[EngineRow]:
+        found = await self._caller.call(self._readers, lambda session: session.rows("list_engines"))
+        return [
+            EngineRow(
+                engine_id=EngineId(row[0]), name=row[1], host=row[2], pid=row[3], process_start=row[4], is_alive=row[5]
+            )
+            for row in found
+        ]
+
+    async def find_claimable(
+        self, *, dead: Sequence[EngineId], after: tuple[int, str] | None, limit: int
+    ) -> Sequence[Claimable]:
+        found = await self._rows("find_claimable", list(dead), *(after or (None, None)), limit)
+        return [Claimable(run_id=RunId(row[0]), owner=row[1], created_at=row[2]) for row in found]
+
+    # Logs
+
+    async def append_logs(self, lines: Sequence[LogLine]) -> None:
+        document = encode_rows([rows.log_row(line) for line in lines])
+        # One after the other: whoever reads on after the last number it saw must not miss one that became visible later.
+        async with self._logging:
+            try:
+                await self._caller.once(
+                    self._readers, lambda session: session.write("append_logs", to_stored(self._project), document)
+                )
+            except Exception as error:  # As in `Caller.call`; a line whose answer was lost is not written twice.
+                raise translate(error, self._address.where) from error
+
+    async def load_logs(self, run_id: RunId, *, after: int, limit: int) -> Sequence[tuple[int, LogLine]]:
+        return [rows.log_of(row) for row in await self._rows("load_logs", run_id, after, limit)]
+
+    # News
+
+    async def wait_for_news(self, timeout_seconds: float) -> bool:
+        if self._news is None:
+            await self._clock.sleep(timeout_seconds)
+            return False
+        return await self._news.wait(timeout_seconds)
+
+    def _tell(self) -> None:
+        if self._news is not None:
+            self._news.tell()
+
+    # Getting there
+
+    async def _rows(self, name: str, *values: Any, project_id: str | None = None) -> Rows:
+        project = project_id or self._project
+        return await self._caller.call(self._readers, lambda session: session.rows(name, project, *values))
+
+    def _lane(self, size: int) -> Lane:
+        return Lane(self._connect, size=size, where=self._address.where)
+
+    async def _connect(self) -> Session:
+        return await open_session(self._address, self._sql)
+
+
+def _is_news(transition: Transition) -> bool:
+    """Whether others may have something to do after it: the run is free, or has come to rest."""
+    if transition.base_seq == 0:
+        return not isinstance(transition.lease, Claim)
+    return isinstance(transition.lease, Release)

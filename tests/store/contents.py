@@ -1,0 +1,41 @@
+"""A whole database as data, read past the store: to see that nothing in it has changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import apsw
+import asyncpg
+
+Contents = dict[str, list[tuple[Any, ...]]]
+
+_POSTGRES_TABLES = (
+    "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public' AND table_type = 'BASE TABLE'"
+)
+_SQLITE_TABLES = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
+
+
+async def contents_of(url: str) -> Contents:
+    """Return the rows of every table."""
+    return _of_sqlite(url) if url.startswith("sqlite") else await _of_postgres(url)
+
+
+def _of_sqlite(url: str) -> Contents:
+    connection = apsw.Connection(url.removeprefix("sqlite:///"))
+    try:
+        with connection:
+            names = sorted(name for (name,) in connection.execute(_SQLITE_TABLES))
+            return {name: sorted(connection.execute(f"SELECT * FROM {name}"), key=repr) for name in names}
+    finally:
+        connection.close()
+
+
+async def _of_postgres(url: str) -> Contents:
+    connection = await asyncpg.connect(url)
+    try:
+        async with connection.transaction(isolation="repeatable_read"):
+            names = sorted(row[0] for row in await connection.fetch(_POSTGRES_TABLES))
+            found = {name: await connection.fetch(f"SELECT * FROM {name}") for name in names}
+            return {name: sorted((tuple(row) for row in rows), key=repr) for name, rows in found.items()}
+    finally:
+        await connection.close()

@@ -1,0 +1,476 @@
+"""What every store promises of `commit`: whole or not at all, fenced, once, and in company.
+
+The other promises are in `test_conformance_queries.py` and `test_conformance_lifetime.py`. After each test the fixture
+checks that the log of every run adds up to its rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+
+from perdure.errors import RunNotFound
+from perdure.ids import CommandId, EngineId, Epoch, EventId, NodeId, RunId, Seq, new_id
+from perdure.journal import events as e
+from perdure.journal.states import RunStatus
+from perdure.store.base import (
+    BlobUse,
+    Claim,
+    Command,
+    Committed,
+    Keep,
+    LeaseLost,
+    Outcome,
+    Rejected,
+    Release,
+    RunExists,
+    Store,
+    StoredRun,
+    Transition,
+)
+from tests.store.builders import ENGINE, Draft, encoded, engine_row, error, started
+from tests.store.conftest import OpenStore
+from tests.store.contents import contents_of
+
+OTHER = EngineId("engine-b")
+
+
+async def commit(store: Store, *transitions: Transition) -> list[Outcome]:
+    return list(await store.commit(transitions))
+
+
+async def load(store: Store, run_id: RunId) -> StoredRun:
+    stored = await store.load_run(run_id)
+    assert stored is not None
+    return stored
+
+
+async def begin(store: Store, run_id: str | None = None) -> Draft:
+    """A run that lives in the store, owned by a living engine, with one node running."""
+    if not any(engine.engine_id == ENGINE for engine in await store.list_engines()):
+        await store.register_engine(engine_row(ENGINE), ttl_seconds=600)
+    draft = started(run_id)
+    assert await commit(store, draft.transition()) == [Committed()]
+    return draft
+
+
+async def takeover(store: Store, run_id: RunId, *, dead: EngineId | None = None, by: EngineId = OTHER) -> Outcome:
+    draft = Draft.continued(await load(store, run_id)).claim(by)
+    return (await commit(store, draft.transition(Claim(engine_id=by, dead=dead))))[0]
+
+
+# Creating
+
+
+async def test_a_created_run_is_read_back_as_it_was_decided(store: Store) -> None:
+    draft = Draft.create(inputs={"text": encoded({"a": [1, 2.5, None, "ü"]})}).start().begin_node("one")
+
+    transition = draft.transition()
+    outcome = await commit(store, transition)
+
+    assert outcome == [Committed()]
+    stored = await load(store, draft.run_id)
+    assert stored.run == draft.projection.run
+    assert stored.owner == ENGINE
+    assert {node.node_id: node for node in stored.nodes} == draft.projection.nodes
+    assert tuple(await store.load_events(draft.run_id, after=Seq(0), limit=100)) == transition.events
+
+
+async def test_a_run_may_be_created_without_an_owner(store: Store) -> None:
+    draft = Draft.create()
+
+    assert await commit(store, draft.transition(Keep())) == [Committed()]
+
+    stored = await load(store, draft.run_id)
+    assert (stored.owner, stored.run.status, stored.run.epoch) == (None, RunStatus.CREATED, 0)
+
+
+async def test_a_second_run_of_the_same_id_changes_nothing(store: Store, url: str) -> None:
+    first = await begin(store)
+    before = await contents_of(url)
+
+    outcome = await commit(store, Draft.create(first.run_id).start(OTHER).transition())
+
+    assert outcome == [RunExists()]
+    assert await contents_of(url) == before
+
+
+async def test_of_many_that_create_the_same_run_one_succeeds(store: Store, open_another: OpenStore) -> None:
+    stores = [store, *[await open_another() for _ in range(3)]]
+    drafts = [started("same", engine_id=EngineId(f"engine-{number}")) for number in range(12)]
+
+    outcomes = await asyncio.gather(
+        *(commit(stores[number % 4], draft.transition()) for number, draft in enumerate(drafts))
+    )
+
+    assert sorted(type(outcome[0]).__name__ for outcome in outcomes) == ["Committed"] + ["RunExists"] * 11
+    winner = next(number for number, outcome in enumerate(outcomes) if outcome == [Committed()])
+    assert (await load(store, RunId("same"))).owner == f"engine-{winner}"
+
+
+async def test_a_run_needs_its_version(store: Store, url: str) -> None:
+    before = await contents_of(url)
+
+    outcomes = await commit(store, Draft.create(version=7).start().transition())
+
+    assert isinstance(outcomes[0], Rejected)
+    assert await contents_of(url) == before
+
+
+# Going on
+
+
+async def test_a_run_goes_on_to_its_end(store: Store) -> None:
+    draft = await begin(store)
+
+    for number in range(5):
+        assert await commit(store, draft.next_node(number).transition()) == [Committed()]
+    assert await commit(store, draft.complete_node("step5").end().transition()) == [Committed()]
+
+    stored = await load(store, draft.run_id)
+    assert stored.run == draft.projection.run
+    assert stored.run.status is RunStatus.COMPLETED
+    assert stored.owner is None
+
+
+async def test_failures_retries_and_reasons_are_kept(store: Store) -> None:
+    draft = await begin(store)
+    node_id = NodeId("step0")
+    draft.add(
+        e.NodeCheckpointed(node_id=node_id, attempt=1, state=encoded({"at": 7})),
+        e.NodeFailed(node_id=node_id, attempt=1, error=error("first"), final=False, duration_ms=4),
+        e.NodeScheduled(node_id=node_id, attempt=2, due=99),
+        e.NodeStarted(node_id=node_id, attempt=2),
+        e.NodeFailed(node_id=node_id, attempt=2, error=error("second"), duration_ms=5),
+        e.RunFailing(node_id=node_id, error=error("second")),
+        e.RunFailed(node_id=node_id, error=error("second")),
+    )
+
+    assert await commit(store, draft.transition()) == [Committed()]
+
+    stored = await load(store, draft.run_id)
+    assert stored.run == draft.projection.run
+    assert stored.nodes == tuple(draft.projection.nodes.values())
+
+
+async def test_a_transition_without_events_may_let_the_run_go(store: Store) -> None:
+    draft = await begin(store)
+
+    assert await commit(store, draft.transition(Release())) == [Committed()]
+
+    assert (await load(store, draft.run_id)).owner is None
+
+
+# Fencing
+
+
+@pytest.mark.parametrize(
+    "make_stale",
+    [
+        pytest.param(lambda t: replace(t, epoch=Epoch(t.epoch - 1)), id="older epoch"),
+        pytest.param(lambda t: replace(t, epoch=Epoch(t.epoch + 1)), id="newer epoch"),
+        pytest.param(lambda t: replace(t, base_seq=Seq(t.base_seq - 1)), id="older seq"),
+        pytest.param(lambda t: replace(t, base_seq=Seq(t.base_seq + 1)), id="newer seq"),
+        pytest.param(lambda t: replace(t, run_id=RunId("nobody")), id="unknown run"),
+    ],
+)
+async def test_what_was_decided_elsewhere_in_time_changes_no_row(
+    store: Store, url: str, make_stale: Callable[[Transition], Transition]
+) -> None:
+    draft = await begin(store)
+    command = Command(command_id=CommandId("c"), run_id=draft.run_id, kind="cancel")
+    await store.add_command(command)
+    before = await contents_of(url)
+
+    draft.step("step0", "s", 1).next_node(0)
+    stale = make_stale(draft.transition(commands=[command.command_id], blobs=[BlobUse(digest="d", size=1)]))
+    outcomes = await commit(store, stale)
+    plain = await commit(store, replace(stale, steps=(), blobs=(), commands=()))
+
+    assert (outcomes, plain) == ([LeaseLost()], [LeaseLost()])
+    assert await contents_of(url) == before
+
+
+async def test_of_sixteen_claimers_one_gets_the_run(store: Store, open_another: OpenStore) -> None:
+    draft = Draft.create()
+    await commit(store, draft.transition(Keep()))
+    stores = [store, *[await open_another() for _ in range(3)]]
+    seen = await load(store, draft.run_id)
+
+    async def claim(number: int) -> Outcome:
+        claimer = Draft.continued(seen).claim(EngineId(f"engine-{number}"))
+        return (await commit(stores[number % 4], claimer.transition()))[0]
+
+    outcomes = await asyncio.gather(*(claim(number) for number in range(16)))
+
+    assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Committed"] + ["LeaseLost"] * 15
+    stored = await load(store, draft.run_id)
+    assert stored.owner == f"engine-{outcomes.index(Committed())}"
+    assert stored.run.epoch == seen.run.epoch + 1
+
+
+async def test_a_run_whose_owner_lives_cannot_be_claimed(store: Store, url: str) -> None:
+    draft = await begin(store)
+    before = await contents_of(url)
+
+    assert await takeover(store, draft.run_id) == LeaseLost()
+    assert await takeover(store, draft.run_id, dead=EngineId("someone else")) == LeaseLost()
+    assert await takeover(store, draft.run_id, by=ENGINE) == LeaseLost()
+
+    assert await contents_of(url) == before
+
+
+async def test_a_run_can_be_claimed_when_its_owner_has_expired(store: Store) -> None:
+    await store.register_engine(engine_row(OTHER), ttl_seconds=0)
+    draft = started(engine_id=OTHER)
+    await commit(store, draft.transition())
+
+    assert await takeover(store, draft.run_id, by=ENGINE) == Committed()
+
+    assert (await load(store, draft.run_id)).owner == ENGINE
+
+
+async def test_a_run_can_be_claimed_when_its_owner_is_known_to_be_dead(store: Store) -> None:
+    draft = await begin(store)
+
+    assert await takeover(store, draft.run_id, dead=ENGINE) == Committed()
+
+    assert (await load(store, draft.run_id)).owner == OTHER
+
+
+async def test_a_run_can_be_claimed_when_it_was_let_go(store: Store) -> None:
+    draft = await begin(store)
+    await commit(store, draft.add(e.RunPausing(), e.RunPaused()).transition())
+
+    assert await takeover(store, draft.run_id) == Committed()
+
+
+async def test_a_run_can_be_claimed_when_its_owner_never_registered_or_is_retired(store: Store) -> None:
+    unknown = started(engine_id=EngineId("never registered"))
+    await commit(store, unknown.transition())
+    retired = await begin(store)
+    await store.retire_engine(ENGINE)
+
+    assert await takeover(store, unknown.run_id) == Committed()
+    assert await takeover(store, retired.run_id) == Committed()
+
+
+async def test_after_a_takeover_the_old_owner_writes_nothing(store: Store, url: str) -> None:
+    draft = await begin(store)
+    assert await takeover(store, draft.run_id, dead=ENGINE) == Committed()
+    before = await contents_of(url)
+
+    assert await commit(store, draft.next_node(0).transition()) == [LeaseLost()]
+
+    assert await contents_of(url) == before
+
+
+async def test_a_takeover_and_a_late_commit_do_not_both_count(store: Store, open_another: OpenStore) -> None:
+    another = await open_another()
+    for _ in range(20):
+        draft = await begin(store)
+        seen = await load(store, draft.run_id)
+        claim = Draft.continued(seen).claim(OTHER).transition(Claim(engine_id=OTHER, dead=ENGINE))
+
+        outcomes = await asyncio.gather(commit(store, draft.next_node(0).transition()), commit(another, claim))
+
+        assert sorted(type(outcome[0]).__name__ for outcome in outcomes) == ["Committed", "LeaseLost"]
+
+
+# Groups
+
+
+async def test_a_group_of_everything_is_answered_one_by_one(store: Store) -> None:
+    going_on, ending, claimed, lost, exists = [await begin(store) for _ in range(5)]
+    claim = Draft.continued(await load(store, claimed.run_id)).claim(OTHER)
+    born = started()
+
+    outcomes = await commit(
+        store,
+        born.transition(),
+        going_on.next_node(0).transition(),
+        replace(lost.next_node(0).transition(), epoch=Epoch(0)),
+        ending.complete_node("step0").end().transition(),
+        Draft.create(exists.run_id).start().transition(),
+        claim.transition(Claim(engine_id=OTHER, dead=ENGINE)),
+    )
+
+    assert outcomes == [Committed(), Committed(), LeaseLost(), Committed(), RunExists(), Committed()]
+    for draft in (born, going_on, ending, claim):
+        assert (await load(store, draft.run_id)).run == draft.projection.run
+
+
+async def test_a_group_of_many_runs_is_committed(store: Store) -> None:
+    drafts = [started() for _ in range(300)]
+
+    assert set(await store.commit([draft.transition() for draft in drafts])) == {Committed()}
+    assert set(await store.commit([draft.next_node(0).transition() for draft in drafts])) == {Committed()}
+
+    for draft in drafts[::30]:
+        assert (await load(store, draft.run_id)).run == draft.projection.run
+
+
+async def test_an_empty_group_is_nothing(store: Store) -> None:
+    assert list(await store.commit([])) == []
+
+
+def _with_a_key_that_is_there(draft: Draft) -> Transition:
+    transition = draft.next_node(0).transition()
+    again = replace(transition.events[0], event=e.NodeStarted(node_id=NodeId("step0"), attempt=1))
+    return replace(transition, events=(again, *transition.events[1:]))
+
+
+def _with_an_end_that_is_none(draft: Draft) -> Transition:
+    transition = draft.complete_node("step0").end().transition()
+    return replace(transition, run=replace(transition.run, ended_at=None))
+
+
+def _with_a_completed_node_without_outputs(draft: Draft) -> Transition:
+    transition = draft.next_node(0).transition()
+    return replace(transition, nodes=(replace(transition.nodes[0], outputs=None), *transition.nodes[1:]))
+
+
+@pytest.mark.parametrize(
+    "spoil", [_with_a_key_that_is_there, _with_an_end_that_is_none, _with_a_completed_node_without_outputs]
+)
+@pytest.mark.parametrize("company", [0, 1, 9])
+async def test_one_that_the_database_refuses_harms_only_itself(
+    store: Store, spoil: Callable[[Draft], Transition], company: int
+) -> None:
+    bad = await begin(store)
+    before = await store.dump_run(bad.run_id)
+    others = [await begin(store) for _ in range(company)]
+    group = [draft.next_node(0).transition() for draft in others]
+    group.insert(company // 2, spoil(bad))
+
+    outcomes = await commit(store, *group)
+
+    refused = outcomes.pop(company // 2)
+    assert isinstance(refused, Rejected)
+    assert refused.problem
+    assert outcomes == [Committed()] * company
+    assert await store.dump_run(bad.run_id) == before
+    for draft in others:
+        assert (await load(store, draft.run_id)).run == draft.projection.run
+
+
+# Lost answers
+
+
+async def test_what_is_offered_again_was_committed_once(store: Store, url: str) -> None:
+    draft = started()
+    born = draft.transition()
+    grown = draft.step("step0", "s", 1).next_node(0).transition(blobs=[BlobUse(digest="d", size=1)])
+    plain = draft.next_node(1).transition()
+    ended = draft.complete_node("step2").end().transition()
+
+    for transition in (born, grown, plain, ended):
+        assert await commit(store, transition) == [Committed()]
+        before = await contents_of(url)
+        assert await commit(store, transition) == [Committed()]
+        assert await contents_of(url) == before
+
+
+async def test_a_claim_that_is_offered_again_was_committed_once(store: Store, url: str) -> None:
+    draft = await begin(store)
+    claim = (
+        Draft.continued(await load(store, draft.run_id)).claim(OTHER).transition(Claim(engine_id=OTHER, dead=ENGINE))
+    )
+
+    assert await commit(store, claim) == [Committed()]
+    before = await contents_of(url)
+    assert await commit(store, claim) == [Committed()]
+
+    assert await contents_of(url) == before
+
+
+async def test_what_others_wrote_in_its_place_is_not_taken_for_it(store: Store) -> None:
+    draft = await begin(store)
+    mine = draft.next_node(0).transition()
+    theirs = replace(mine, events=tuple(replace(entry, id=EventId(new_id())) for entry in mine.events))
+
+    assert await commit(store, theirs) == [Committed()]
+
+    assert await commit(store, mine) == [LeaseLost()]
+
+
+# What travels with a transition
+
+
+async def test_steps_are_kept_with_their_node(store: Store) -> None:
+    draft = await begin(store)
+    draft.step("step0", "fetch", {"n": 1}).step("step0", "fetch", {"n": 2}, occurrence=1).step("step0", "parse", None)
+
+    transition = draft.transition()
+    assert await commit(store, transition) == [Committed()]
+
+    stored = await load(store, draft.run_id)
+    assert sorted(stored.steps, key=lambda step: step.seq) == list(transition.steps)
+
+
+async def test_a_blob_may_be_referred_to_again(store: Store) -> None:
+    draft = await begin(store)
+    other = await begin(store)
+    use = BlobUse(digest="abc", size=17)
+
+    assert await commit(store, draft.next_node(0).transition(blobs=[use])) == [Committed()]
+    assert await commit(store, draft.next_node(1).transition(blobs=[use]), other.transition(blobs=[use])) == [
+        Committed(),
+        Committed(),
+    ]
+
+    dump = await store.dump_run(draft.run_id)
+    assert dump is not None
+    assert dump.blobs == (use,)
+
+
+async def test_a_command_is_kept_until_it_is_taken_and_taken_once(store: Store) -> None:
+    draft = await begin(store)
+    first = Command(command_id=CommandId("1"), run_id=draft.run_id, kind="pause", payload={"a": [1, "ü"]}, created_at=5)
+    second = Command(command_id=CommandId("0"), run_id=draft.run_id, kind="cancel", created_at=6)
+
+    assert await store.add_command(second)
+    assert await store.add_command(first)
+    assert not await store.add_command(first)
+    assert (await load(store, draft.run_id)).commands == (first, second)
+    assert list(await store.pending_commands(ENGINE)) == [first, second]
+    assert list(await store.pending_commands(OTHER)) == []
+
+    assert await commit(store, draft.next_node(0).transition(commands=[first.command_id])) == [Committed()]
+    assert (await load(store, draft.run_id)).commands == (second,)
+    assert list(await store.pending_commands(ENGINE)) == [second]
+    assert not await store.add_command(first)
+
+    assert await commit(store, draft.transition(commands=[second.command_id])) == [Committed()]
+    assert (await load(store, draft.run_id)).commands == ()
+
+
+async def test_a_command_for_a_run_that_is_not_there_is_refused(store: Store, url: str) -> None:
+    before = await contents_of(url)
+
+    with pytest.raises(RunNotFound):
+        await store.add_command(Command(command_id=CommandId("c"), run_id=RunId("nobody"), kind="cancel"))
+
+    assert await contents_of(url) == before
+
+
+async def test_a_command_arrives_while_the_run_is_being_committed(store: Store, open_another: OpenStore) -> None:
+    another = await open_another()
+    draft = await begin(store)
+
+    async def command(number: int) -> bool:
+        return await another.add_command(
+            Command(command_id=CommandId(str(number)), run_id=draft.run_id, kind="pause", created_at=number)
+        )
+
+    async def advance() -> list[Outcome]:
+        return [(await commit(store, draft.next_node(number).transition()))[0] for number in range(30)]
+
+    outcomes, *added = await asyncio.gather(advance(), *(command(number) for number in range(30)))
+
+    assert outcomes == [Committed()] * 30
+    assert all(added)
+    assert [c.created_at for c in (await load(store, draft.run_id)).commands] == list(range(30))
