@@ -1,7 +1,5 @@
 """Three steps that survive a crash: `perdure run examples/hello.py --input name=Ada`."""
-
 from perdure import node, workflow
-
 
 @node
 def greeting(name: str) -> str:

@@ -74,6 +74,7 @@ async def test_a_created_run_is_read_back_as_it_was_decided(store: Store) -> Non
     assert outcome == [Committed()]
     stored = await load(store, draft.run_id)
     assert stored.run == draft.projection.run
+    assert await store.load_state(draft.run_id) == stored.run
     assert stored.owner == ENGINE
     assert {node.node_id: node for node in stored.nodes} == draft.projection.nodes
     assert tuple(await store.load_events(draft.run_id, after=Seq(0), limit=100)) == transition.events

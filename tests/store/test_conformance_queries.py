@@ -96,6 +96,7 @@ async def test_versions_saved_at_the_same_time_are_numbered_without_gaps(store: 
 async def test_a_run_that_is_not_there(store: Store) -> None:
     for run_id in (RunId("nobody"), *map(RunId, NASTY)):
         assert await store.load_run(run_id) is None
+        assert await store.load_state(run_id) is None
         assert await store.dump_run(run_id) is None
         assert list(await store.load_events(run_id, after=Seq(0), limit=10)) == []
         assert list(await store.load_logs(run_id, after=0, limit=10)) == []
@@ -314,6 +315,21 @@ async def test_a_retired_engine_lets_go_of_its_runs_and_no_others(store: Store) 
     owners = {run.run_id: run.owner for run in await store.list_runs(RunFilter(), before=None, limit=10)}
     assert [owners[draft.run_id] for draft in drafts] == [None, None, "engine-b"]
     assert list(await store.commit([drafts[2].next_node(0).transition()])) == [Committed()]
+
+
+async def test_engines_that_are_gone_are_forgotten_unless_a_run_names_them(store: Store) -> None:
+    for name in ("idle", "owning", "kept"):
+        await store.register_engine(engine_row(EngineId(name)), ttl_seconds=0)
+    draft = started(engine_id=EngineId("owning"))
+    await store.commit([draft.transition()])
+
+    await store.forget_engines([EngineId("idle"), EngineId("owning"), EngineId("nobody")])
+    assert [engine.engine_id for engine in await store.list_engines()] == ["kept", "owning"]
+
+    await store.commit([draft.complete_node("step0").end().transition()])
+    await store.forget_engines([EngineId("owning")])
+    await store.forget_engines([])
+    assert [engine.engine_id for engine in await store.list_engines()] == ["kept"]
 
 
 # Recovery
