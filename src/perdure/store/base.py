@@ -254,7 +254,10 @@ class Store(Protocol):
     # Commands
 
     async def add_command(self, command: Command) -> bool:
-        """Keep a command for the run's owner. Durable when this returns; False if its id was there already."""
+        """Keep a command for the run's owner. Durable when this returns; False if its id was there already.
+
+        Raises RunNotFound if there is no such run.
+        """
         ...
 
     async def pending_commands(self, owner: EngineId) -> Sequence[Command]:

@@ -178,12 +178,6 @@ UNION ALL
 SELECT 'command', ROW(command_id, run_id, kind, payload, created_at)
   FROM run_commands WHERE project_id = $1 AND run_id = $2 AND taken_seq IS NULL;
 
--- name: load_state
--- The run's own row.
-SELECT project_id, run_id, lease_epoch, workflow, workflow_version, graph_hash, status, branch_id, last_seq, inputs, settings,
-       source, outputs, error, failed_node, reason, recoveries, created_at, started_at, ended_at
-  FROM run_state WHERE project_id = $1 AND run_id = $2;
-
 -- name: dump_run
 -- Everything about a run, as load_run does it. Events have their key behind them; steps are those of the run's branch.
 WITH run AS (SELECT * FROM run_state WHERE project_id = $1 AND run_id = $2)
@@ -271,11 +265,6 @@ DELETE FROM engines WHERE engine_id = $1;
 -- Rows that nobody needs any more; `$1` engines that are gone.
 DELETE FROM engines AS e
  WHERE e.engine_id = ANY($1::text[]) AND NOT EXISTS (SELECT 1 FROM run_state AS r WHERE r.owner = e.engine_id);
-
--- name: forget_engines
--- Rows that nobody needs any more.
-DELETE FROM engines
- WHERE engine_id = ANY($1::text[]) AND NOT EXISTS (SELECT FROM run_state WHERE owner = engine_id);
 
 -- name: list_engines
 -- All of them, with whether they live by this database's clock.

@@ -16,7 +16,6 @@ from perdure.errors import RunNotFound, StoreError
 from perdure.ids import DEFAULT_PROJECT, EngineId, RunId, Seq
 from perdure.journal.events import Recorded
 from perdure.journal.states import RunState
-from perdure.journal.states import RunState
 from perdure.store import rows
 from perdure.store.base import (
     Claim,
@@ -155,10 +154,6 @@ class PostgresStore:
         found = await self._rows("load_state", run_id)
         return rows.run_of(found[0]) if found else None
 
-    async def load_state(self, run_id: RunId) -> RunState | None:
-        found = await self._rows("load_state", run_id)
-        return rows.run_of(found[0]) if found else None
-
     async def load_events(self, run_id: RunId, *, after: Seq, limit: int) -> Sequence[Recorded]:
         return [rows.event_of(row) for row in await self._rows("load_events", run_id, after, limit)]
 
@@ -212,9 +207,6 @@ class PostgresStore:
     async def retire_engine(self, engine_id: EngineId) -> None:
         await self._caller.call(self._readers, lambda session: session.rows("retire_engine", engine_id))
         self._tell()
-
-    async def forget_engines(self, engine_ids: Sequence[EngineId]) -> None:
-        await self._caller.call(self._readers, lambda session: session.rows("forget_engines", list(engine_ids)))
 
     async def forget_engines(self, engine_ids: Sequence[EngineId]) -> None:
         await self._caller.call(self._readers, lambda session: session.rows("forget_engines", list(engine_ids)))

@@ -125,7 +125,7 @@ SELECT run_id, workflow, workflow_version, status, created_at, started_at, ended
  WHERE project_id = ?1
    AND (?2 IS NULL OR status IN (SELECT value FROM json_each(?2)))
    AND (?3 IS NULL OR workflow = ?3)
-   AND (?4 IS NULL OR substr(run_id, 1, length(?4)) = ?4)
+   AND (?4 IS NULL OR substr(CAST(run_id AS BLOB), 1, length(CAST(?4 AS BLOB))) = CAST(?4 AS BLOB))
    AND (?5 IS NULL OR (created_at, run_id) < (?5, ?6))
  ORDER BY created_at DESC, run_id DESC LIMIT ?7;
 

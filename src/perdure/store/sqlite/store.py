@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 import apsw
 
 from perdure.clock import Clock, SystemClock
-from perdure.errors import StoreLocked
+from perdure.errors import RunNotFound, StoreLocked
 from perdure.ids import DEFAULT_PROJECT, EngineId, RunId, Seq
 from perdure.journal.events import Recorded
 from perdure.journal.states import RunState
@@ -278,7 +278,10 @@ class SqliteStore:
             rows.to_json(command.payload),
             command.created_at,
         )
-        return bool(await self._execute("add_command", binding))
+        try:
+            return bool(await self._execute("add_command", binding))
+        except apsw.ConstraintError as error:
+            raise RunNotFound(command.run_id) from error
 
     async def pending_commands(self, owner: EngineId) -> Sequence[Command]:
         return [rows.command_of(row) for row in await self._rows("pending_commands", (self._project, owner))]
