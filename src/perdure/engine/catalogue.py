@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -47,6 +48,7 @@ class Catalogue:
         if workflows is not None:
             self._given = {name: node_type for workflow in workflows for name, node_type in workflow.types.items()}
         self._prepared: OrderedDict[tuple[str, int], Prepared] = OrderedDict()
+        self._saving = asyncio.Lock()
         self._saved: dict[int, Prepared] = {}
         """By the identity of the graph object, which the prepared version keeps alive."""
 
@@ -57,9 +59,20 @@ class Catalogue:
         """Check a workflow, save it under its name and return it prepared. Raises InvalidGraph with all that is wrong."""
         graph = workflow if isinstance(workflow, Graph) else workflow.graph
         types = self.types() if isinstance(workflow, Graph) else workflow.types
-        known = self._saved.get(id(graph))
-        if known is not None and all(types.get(name) is node_type for name, node_type in known.types.items()):
+        if (known := self._known(graph, types)) is not None:
             return known
+        async with self._saving:  # many runs of one workflow may be started at once: one of them saves it
+            return self._known(graph, types) or await self._save(workflow, graph, types, at)
+
+    def _known(self, graph: Graph, types: Mapping[str, NodeType[..., Any]]) -> Prepared | None:
+        known = self._saved.get(id(graph))
+        if known is None or any(types.get(name) is not node_type for name, node_type in known.types.items()):
+            return None
+        return known
+
+    async def _save(
+        self, workflow: Workflow[..., Any] | Graph, graph: Graph, types: Mapping[str, NodeType[..., Any]], at: int
+    ) -> Prepared:
         check(graph, types)
         source = _places(types, graph) if isinstance(workflow, Graph) else _where([workflow.source])
         version = await self._store.save_version(graph.name, content_hash(graph), graph_to_json(graph), source, at=at)

@@ -18,7 +18,7 @@ from perdure.clock import Clock
 from perdure.errors import StoreDamaged, StoreError, StoreReadOnly
 from perdure.store.base import Outcome, Store, Transition
 
-MAX_GROUP = 2_000
+MAX_GROUP = 250
 """Transitions in one commit at most: bounds the time a single commit takes."""
 FIRST_RETRY_SECONDS = 0.05
 LAST_RETRY_SECONDS = 1.0

@@ -183,17 +183,18 @@ class Decider:
     # Consequences
 
     def _record(self, event: e.AnyEvent, at: int) -> None:
-        before = self._status_of(event)
-        self.projection.apply(event, at=at)
+        nodes = self.projection.nodes
+        if isinstance(event, e.NodeEvent):
+            known = nodes.get(event.node_id)
+            before = NodeStatus.IDLE if known is None else known.status
+            self.projection.apply(event, at=at)
+            self._count(before, nodes[event.node_id].status)
+        else:
+            self.projection.apply(event, at=at)
         self._decided.append((event, at))
-        if before is not None:
-            self._count(before, self._status_of(event))
 
-    def _status_of(self, event: e.AnyEvent) -> NodeStatus | None:
-        return self.projection.node(event.node_id).status if isinstance(event, e.NodeEvent) else None
-
-    def _count(self, before: NodeStatus, after: NodeStatus | None) -> None:
-        if before is after or after is None:
+    def _count(self, before: NodeStatus, after: NodeStatus) -> None:
+        if before is after:
             return
         self._live += (after not in ENDED) - (before not in ENDED and before is not NodeStatus.IDLE)
         if after in SETTLED:

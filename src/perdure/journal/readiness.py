@@ -81,11 +81,14 @@ def bound(binding: Binding, projection: Projection) -> Arrival | None:
     if binding.kind == "first":
         edge = chosen(binding, projection)
         return edge if isinstance(edge, Arrival) else None
-    arrivals = [arrival(edge, projection) for edge in binding.edges]
-    for outcome in (Arrival.PENDING, Arrival.EMPTY):
-        if any(arrived is outcome for arrived in arrivals):
-            return outcome
-    return None
+    outcome: Arrival | None = None
+    for edge in binding.edges:
+        arrived = arrival(edge, projection)
+        if arrived is Arrival.PENDING:
+            return arrived
+        if arrived is Arrival.EMPTY:
+            outcome = arrived
+    return outcome
 
 
 def run_outputs(plan: Plan, projection: Projection) -> dict[str, Encoded]:

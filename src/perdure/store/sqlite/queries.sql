@@ -4,7 +4,8 @@ INSERT INTO run_state (project_id, run_id, owner, lease_epoch, version, workflow
                        branch_id, last_seq, inputs, settings, source, outputs, error, failed_node, reason, recoveries,
                        created_at, started_at, ended_at)
 VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (project_id, run_id) DO NOTHING;
+ON CONFLICT (project_id, run_id) DO NOTHING
+RETURNING run_id;
 
 -- name: create_root_branch
 -- Every run has its first line of history.
@@ -16,7 +17,8 @@ VALUES (?, ?, ?, NULL, NULL, '[]', 1);
 UPDATE run_state
    SET last_seq = ?, version = version + 1, lease_epoch = ?, owner = CASE WHEN ? THEN NULL ELSE owner END, status = ?,
        branch_id = ?, outputs = ?, error = ?, failed_node = ?, reason = ?, recoveries = ?, started_at = ?, ended_at = ?
- WHERE project_id = ? AND run_id = ? AND lease_epoch = ? AND last_seq = ?;
+ WHERE project_id = ? AND run_id = ? AND lease_epoch = ? AND last_seq = ?
+RETURNING run_id;
 
 -- name: claim_run
 -- As advance_run, and only where nobody living owns the run: the row count decides.
@@ -25,7 +27,8 @@ UPDATE run_state
        branch_id = ?, outputs = ?, error = ?, failed_node = ?, reason = ?, recoveries = ?, started_at = ?, ended_at = ?
  WHERE project_id = ? AND run_id = ? AND lease_epoch = ? AND last_seq = ?
    AND (owner IS NULL OR owner = ?
-        OR NOT EXISTS (SELECT 1 FROM engines AS e WHERE e.engine_id = owner AND e.boot_id = ? AND e.expires_at > ?));
+        OR NOT EXISTS (SELECT 1 FROM engines AS e WHERE e.engine_id = owner AND e.boot_id = ? AND e.expires_at > ?))
+RETURNING run_id;
 
 -- name: event_id_at
 -- Whether a transition that was refused is the very one that was written before its answer was lost.

@@ -136,19 +136,24 @@ class SqliteStore:
         return outcomes
 
     def _write_group(self, transitions: Sequence[Transition]) -> list[Outcome]:
-        outcomes = [self._fence(transition) for transition in transitions]
-        written = [transition for transition, outcome in zip(transitions, outcomes, strict=True) if outcome is None]
-        for name, bindings in self._bindings(written):
-            if bindings:
-                self._writer.executemany(self._sql[name], bindings)
-        return [Committed() if outcome is None else outcome for outcome in outcomes]
+        moved = self._fence(transitions)
+        self._write_rows([transition for transition in transitions if transition.run_id in moved])
+        return [Committed() if transition.run_id in moved else self._refusal(transition) for transition in transitions]
 
-    def _fence(self, transition: Transition) -> Outcome | None:
-        """Lock and number the run's row, or say why not. None means that the rest may be written."""
-        name, binding = self._fencing(transition)
-        self._writer.execute(self._sql[name], binding)
-        if self._writer.changes():
-            return None
+    def _fence(self, transitions: Sequence[Transition]) -> set[str]:
+        """Lock and number the runs' rows; return the runs of which the rest may be written."""
+        statements: dict[str, list[tuple[Any, ...]]] = {}
+        for transition in transitions:
+            name, binding = self._fencing(transition)
+            statements.setdefault(name, []).append(binding)
+        return {
+            cast("str", run_id)
+            for name, bindings in statements.items()
+            for (run_id,) in self._writer.executemany(self._sql[name], bindings)
+        }
+
+    def _refusal(self, transition: Transition) -> Outcome:
+        """Say why a transition was not written, unless it was written before its answer got lost."""
         if transition.events:
             first = transition.events[0]
             key = (self._project, transition.run_id, first.seq)
@@ -170,31 +175,18 @@ class SqliteStore:
             return "claim_run", (run.last_seq, run.epoch, owner, *state, *seen, *alive)
         return "advance_run", (run.last_seq, run.epoch, isinstance(lease, Release), *state, *seen)
 
-    def _bindings(self, transitions: Sequence[Transition]) -> list[tuple[str, list[tuple[Any, ...]]]]:
+    def _write_rows(self, transitions: Sequence[Transition]) -> None:
         project = self._project
-        branches: list[tuple[Any, ...]] = []
-        events: list[tuple[Any, ...]] = []
-        nodes: list[tuple[Any, ...]] = []
-        steps: list[tuple[Any, ...]] = []
-        blobs: list[tuple[Any, ...]] = []
-        commands: list[tuple[Any, ...]] = []
-        for transition in transitions:
-            run_id = transition.run_id
-            if transition.base_seq == 0:
-                branches.append((project, run_id, transition.run.branch_id))
-            events += [(project, run_id, *rows.event_row(entry)) for entry in transition.events]
-            nodes += [(project, run_id, *rows.node_row(node)) for node in transition.nodes]
-            steps += [(project, run_id, *rows.step_row(step)) for step in transition.steps]
-            blobs += [(project, run_id, blob.digest, blob.size) for blob in transition.blobs]
-            commands += [(transition.run.last_seq, project, command_id) for command_id in transition.commands]
-        return [
-            ("create_root_branch", branches),
-            ("append_events", events),
-            ("put_nodes", nodes),
-            ("put_steps", steps),
-            ("use_blobs", blobs),
-            ("take_commands", commands),
-        ]
+        for name, bindings in (
+            ("create_root_branch", [(project, t.run_id, t.run.branch_id) for t in transitions if t.base_seq == 0]),
+            ("append_events", [(project, t.run_id, *rows.event_row(entry)) for t in transitions for entry in t.events]),
+            ("put_nodes", [(project, t.run_id, *rows.node_row(node)) for t in transitions for node in t.nodes]),
+            ("put_steps", [(project, t.run_id, *rows.step_row(step)) for t in transitions for step in t.steps]),
+            ("use_blobs", [(project, t.run_id, blob.digest, blob.size) for t in transitions for blob in t.blobs]),
+            ("take_commands", [(t.run.last_seq, project, wish) for t in transitions for wish in t.commands]),
+        ):
+            if bindings:
+                self._writer.executemany(self._sql[name], bindings)
 
     # Workflows
 
