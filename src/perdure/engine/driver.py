@@ -295,7 +295,8 @@ class Driver:
             self._lease = msgspec.structs.replace(self._lease, lets_go=True)
         if not decided and not self._commands and isinstance(self._lease, Keep):
             self._in_flight, self._after_commit = self._after_commit, []
-            return self._nothing_to_commit()
+            self._nothing_to_commit()
+            return None
         self._in_flight, self._after_commit = self._after_commit, []
         commands, self._commands = tuple(self._commands), []
         blobs, self._blobs = tuple(dict.fromkeys(self._blobs)), []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 from perdure.engine.driver import NotOurs
 from perdure.engine.hub import Flash
@@ -60,7 +60,7 @@ class Run(Generic[R]):
         run = await self.wait()
         match run.status:
             case RunStatus.COMPLETED:
-                return await self._outputs(run)
+                return cast("R", await self._outputs(run))
             case RunStatus.FAILED:
                 assert run.error is not None
                 raise RunFailed(run.run_id, run.failed_node, run.error.type, run.error.message, run.error.traceback)

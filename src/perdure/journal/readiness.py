@@ -45,10 +45,10 @@ def readiness(plan: NodePlan, projection: Projection) -> Ready | Blocked | None:
         if _is_skipped(edge, projection):
             return Blocked(f"{edge.source} was skipped")
     for binding in plan.bindings:
-        arrived = bound(binding, projection)
-        if arrived is Arrival.PENDING:
+        state = bound(binding, projection)
+        if state is Arrival.PENDING:
             return None
-        if arrived is Arrival.EMPTY and binding.handle not in plan.optional:
+        if state is Arrival.EMPTY and binding.handle not in plan.optional:
             return Blocked(f"nothing arrives on {binding.handle}")
     return Ready()
 
