@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from perdure.errors import BlobMissing, ValueNotReadable
 from perdure.ids import digest_of
 from perdure.store.codecs import BlobRef, blob_refs, canonical, default_codecs
+from perdure.store.codecs.wire import whole_reference, with_blobs_inside
 from tests.store.values import keys, same, scalars, texts, values
 
 codecs = default_codecs()
@@ -252,3 +253,26 @@ def test_the_error_of_a_blob_store_is_passed_on():
 def test_no_more_than_a_mebibyte_may_stay_inline(inline_max_bytes: int):
     with pytest.raises(ValueError, match="inline_max_bytes"):
         codecs.pack(1, where="here", inline_max_bytes=inline_max_bytes)
+
+
+def test_a_value_can_be_given_whole_to_a_reader_without_blobs():
+    codecs = default_codecs()
+    value = {"photo": b"x" * 300_000, "text": "y" * 400_000}
+    packed = codecs.pack(value, where="a value")
+    contents = {blob.ref: blob.content for blob in packed.blobs}
+
+    whole = with_blobs_inside(packed.raw, contents)
+
+    assert len(packed.blobs) == 2
+    assert not blob_refs(whole)
+    assert codecs.decode(whole) == value
+
+
+def test_packing_again_keeps_the_references_inside():
+    codecs = default_codecs()
+    packed = codecs.pack({"photo": b"x" * 300_000, "text": "y" * 1_000}, where="a value")
+
+    again = codecs.repack(packed.raw, inline_max_bytes=100)
+
+    assert whole_reference(again.raw) == again.blobs[-1].ref
+    assert blob_refs(packed.raw) < blob_refs(again.raw)

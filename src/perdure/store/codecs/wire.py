@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import binascii
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -102,14 +102,14 @@ def with_blobs_inside(raw: bytes | msgspec.Raw, content_of: Mapping[BlobRef, byt
 
 
 def _inlined(node: Any, content_of: Mapping[BlobRef, bytes]) -> Any:
-    if isinstance(node, list):
-        return [_inlined(item, content_of) for item in cast("list[Any]", node)]
-    if not isinstance(node, dict):
+    kind = type_of(node)
+    if kind is list:
+        return [_inlined(item, content_of) for item in node]
+    if kind is not dict:
         return node
-    tagged = cast("dict[str, Any]", node)
-    if tagged.get(TAG) != BLOB:
-        return {key: _inlined(item, content_of) for key, item in tagged.items()}
-    ref, holds_json, _ = parse_reference(tagged.get(VALUE))
+    if node.get(TAG) != BLOB:
+        return {key: _inlined(item, content_of) for key, item in node.items()}
+    ref, holds_json, _ = parse_reference(node.get(VALUE))
     if holds_json:
         return _inlined(decode_json(content_of[ref]), content_of)
     return {TAG: "bytes", VALUE: binascii.b2a_base64(content_of[ref], newline=False).decode()}
