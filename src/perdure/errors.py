@@ -20,7 +20,6 @@ PerdureError
 │   ├── RunResting            it waits for something from outside
 │   ├── TypesMissing          this process lacks the node types it needs
 │   └── TypesChanged          the node types are no longer those it was started with
-├── WorkflowNotFound
 ├── ProgramError              a file or module that was named holds nothing that can run
 ├── StoreError                the database cannot be used
 │   ├── StoreUnavailable
@@ -162,7 +161,7 @@ class ValueNotStorable(PerdureError):
 
     def __init__(self, where: str, path: str, type_name: str, reason: str, remedy: str) -> None:
         part = f"the value's {path}" if path else "the value"
-        super().__init__(f"{where}: {part} ({type_name}) cannot be stored: {reason}. {remedy}")
+        super().__init__(f"{where}: {part} ({type_name}) cannot be stored: {reason.rstrip('.')}. {remedy}")
         self.where = where
         self.path = path
         self.type_name = type_name
@@ -308,12 +307,6 @@ class TypesChanged(RunError):
         self.faults = tuple(faults)
 
 
-class WorkflowNotFound(PerdureError):
-    """Nothing is known under this workflow's name."""
-
-    code = "workflow_not_found"
-
-
 class ProgramError(PerdureError):
     """A file or module that was named cannot be loaded, or holds nothing that can run."""
 
@@ -389,14 +382,14 @@ class BodyRaised(BodyError):
 
 
 class StreamsNotSupported(BodyError):
-    """The body yields items, and this version runs only bodies that return."""
+    """A node yields items or is mapped over them, and this version runs only nodes that take and return values."""
 
     code = "streams_not_supported"
     error_class: ClassVar[str] = "configuration"
 
     def __init__(self, node_type: str) -> None:
         super().__init__(
-            f"Node type {node_type!r} yields items as a stream, which this version does not run. Return a list instead."
+            f"{node_type!r} takes or yields items as a stream, which this version does not run. Pass and return a list instead."
         )
         self.node_type = node_type
 

@@ -10,6 +10,7 @@ from perdure.cli.options import Place
 from perdure.cli.terminal import Paper, Pen
 from perdure.cli.words import duration, error_line, fitted, plain, plain_lines, value_line, value_text
 from perdure.graph.model import DEFAULT_OUTPUT
+from perdure.journal.decide import IN_DOUBT
 from perdure.journal.events import Encoded, ErrorClass, ErrorRecord
 from perdure.journal.states import MOVING, RunState, RunStatus
 
@@ -90,6 +91,10 @@ def next_steps(run: RunState, place: Place, pen: Pen, *, is_driven: bool = False
         case RunStatus.QUARANTINED:
             yield _step(pen, "what happened", place.command("events", run.run_id))
             yield _step(pen, "try again", resume)
+        case RunStatus.SUSPENDED if run.reason.startswith(IN_DOUBT):
+            node = run.reason.removeprefix(IN_DOUBT).partition(",")[0]
+            yield _step(pen, "say what became of it", place.command("resolve", run.run_id, node, "done|retry|fail"))
+            yield _step(pen, "then continue", resume)
         case status if status in MOVING and not is_driven:
             yield _step(pen, "continue", resume)
         case status if status in MOVING:

@@ -9,15 +9,17 @@ from typing import Any
 
 import msgspec
 
-from perdure.errors import JournalDamaged
+from perdure.errors import JournalDamaged, StreamsNotSupported, TypesChanged
 from perdure.graph.declare import NodeType, Workflow, declared_types
 from perdure.graph.forms import content_hash, graph_from_json, graph_to_json
 from perdure.graph.model import Graph
 from perdure.graph.plan import Plan, compile_plan
 from perdure.graph.source import Source
-from perdure.graph.validate import check
+from perdure.graph.templates import is_mapped
+from perdure.graph.validate import check, validate
 from perdure.ids import RunId
 from perdure.store.base import Store, WorkflowVersion
+from perdure.store.codecs import Codecs
 
 MAX_PREPARED = 256
 """Prepared versions kept in memory."""
@@ -42,8 +44,9 @@ class Prepared:
 class Catalogue:
     """Finds node types and prepares versions. Without explicit workflows it knows everything declared in the process."""
 
-    def __init__(self, store: Store, workflows: Iterable[Workflow[..., Any]] | None) -> None:
+    def __init__(self, store: Store, codecs: Codecs, workflows: Iterable[Workflow[..., Any]] | None) -> None:
         self._store = store
+        self._codecs = codecs
         self._given: dict[str, NodeType[..., Any]] | None = None
         if workflows is not None:
             self._given = {name: node_type for workflow in workflows for name, node_type in workflow.types.items()}
@@ -74,6 +77,7 @@ class Catalogue:
         self, workflow: Workflow[..., Any] | Graph, graph: Graph, types: Mapping[str, NodeType[..., Any]], at: int
     ) -> Prepared:
         check(graph, types)
+        _require_values_only(graph, types)
         source = _places(types, graph) if isinstance(workflow, Graph) else _where([workflow.source])
         version = await self._store.save_version(graph.name, content_hash(graph), graph_to_json(graph), source, at=at)
         prepared = self._prepare(version, graph, types)
@@ -91,16 +95,32 @@ class Catalogue:
         saved = await self._store.load_version(workflow, version)
         if saved is None:
             raise JournalDamaged(run_id, f"version {version} of workflow {workflow!r} is not in the store")
-        return self._prepare(saved, graph_from_json(saved.graph), self.types())
+        prepared = self._prepare(saved, graph_from_json(saved.graph), self.types())
+        if not prepared.missing and (faults := validate(prepared.graph, prepared.types)):
+            del self._prepared[key]
+            raise TypesChanged(run_id, workflow, version, faults)
+        return prepared
 
     def _prepare(self, version: WorkflowVersion, graph: Graph, types: Mapping[str, NodeType[..., Any]]) -> Prepared:
         used = {node.type for node in graph.nodes}
         needed = {name: node_type for name, node_type in types.items() if name in used}
+        for node_type in needed.values():
+            self._codecs.know(*(handle.annotation for handle in (*node_type.inputs, *node_type.outputs)))
         prepared = Prepared(version, graph, compile_plan(graph, needed), needed)
         self._prepared[version.workflow, version.version] = prepared
         while len(self._prepared) > MAX_PREPARED:
             self._prepared.popitem(last=False)
         return prepared
+
+
+def _require_values_only(graph: Graph, types: Mapping[str, NodeType[..., Any]]) -> None:
+    """Refuse what would run wrongly rather than not at all."""
+    for node in graph.nodes:
+        if types[node.type].is_generator or any(is_mapped(value) for value in node.data.values()):
+            raise StreamsNotSupported(node.id)
+    for edge in graph.edges:
+        if edge.mode in ("map", "collect", "stream"):
+            raise StreamsNotSupported(edge.target)
 
 
 def _places(types: Mapping[str, NodeType[..., Any]], graph: Graph) -> dict[str, str]:

@@ -39,7 +39,6 @@ from perdure.store.base import (
     Outcome,
     Rejected,
     Release,
-    RunExists,
     StepRow,
     Transition,
 )
@@ -65,6 +64,7 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
     node_id: str
     resolution: Literal["done", "retry", "fail"]
     outputs: dict[str, str] = {}
+    blobs: tuple[BlobUse, ...] = ()
     by: str = ""
 
 
@@ -196,6 +196,7 @@ class Driver:
         if self.projection.node(NodeId(wish.node_id)).status is not NodeStatus.IN_DOUBT:
             log.info("command_without_effect", extra={"run_id": self.run_id, "kind": command.kind})
             return
+        self.use_blobs(wish.blobs)
         if self.projection.run.status is RunStatus.SUSPENDED:
             self.decider.resume(reason="resolved", at=at, settles=False)
         resolved = e.NodeResolved(
@@ -420,7 +421,8 @@ class Driver:
     def _may_run_early(self, node_id: NodeId) -> bool:
         if self._durable_seq == 0 or isinstance(self._lease, Claim):
             return False
-        return self.projection.run.settings.durability != "sync" or self._plan.nodes[node_id].policy.pure
+        policy = self._plan.nodes[node_id].policy
+        return policy.pure or (self.projection.run.settings.durability != "sync" and not policy.once)
 
     def _delay(self, node_id: NodeId, seconds: float) -> None:
         wait = min(seconds, LONG_WAIT_SECONDS)
@@ -553,7 +555,7 @@ class Driver:
                     RunError(self.run_id, f"The store rejected what perdure wrote for run {self.run_id!r}: {problem}")
                 )
             case _:
-                if not isinstance(outcome, RunExists):
+                if self.claimed.done():  # else another was faster, which is nothing to warn of
                     log.warning("lease_lost", extra={"run_id": self.run_id})
                 self._let_go(NotOurs(outcome))
 

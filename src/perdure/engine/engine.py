@@ -30,7 +30,7 @@ from perdure.engine.slots import Slots
 from perdure.engine.values import Values
 from perdure.errors import EngineStopped, PerdureError, RunIdTaken, RunNotFound, StoreError, TypesMissing
 from perdure.graph.declare import RunSettings as WorkflowSettings
-from perdure.graph.declare import Workflow
+from perdure.graph.declare import Workflow, declared_workflows
 from perdure.graph.model import Graph
 from perdure.ids import DEFAULT_PROJECT, ROOT_BRANCH, Chance, EngineId, Epoch, RunId, Seq, SystemChance
 from perdure.journal import events as e
@@ -47,6 +47,8 @@ log = logging.getLogger("perdure.engine")
 R = TypeVar("R")
 
 LOG_FLUSH_SECONDS = 0.25
+STUBBORN_SECONDS = 5
+"""How long a stopping engine goes on telling bodies to stop that did not when they were told."""
 FIRST_EPOCH = Epoch(1)
 
 
@@ -86,6 +88,8 @@ class Engine:
         self._recovers = recover
         self._codecs = codecs or process_codecs()
         self._drivers: dict[RunId, Driver] = {}
+        self._driving: set[asyncio.Task[None]] = set()
+        """The tasks of drivers, also of those that have let go of their run and wait for a body to end."""
         self._wanted: set[RunId] = set()
         self._orphans: dict[RunId, EngineId] = {}
         """Runs that were dropped because the store failed, with the name under which they are owned."""
@@ -174,9 +178,9 @@ class Engine:
 
     async def get(self, run_id: str) -> Run[Any]:
         """Return the run with this id, whoever drives it."""
-        run: Run[Any] = Run(self, RunId(run_id))
-        await run.load()
-        return run
+        stored = await Run[Any](self, RunId(run_id)).state()
+        declared = declared_workflows().get(stored.workflow)
+        return Run(self, stored.run_id, Any if declared is None else declared.output_type)
 
     async def list(
         self,
@@ -300,9 +304,21 @@ class Engine:
         for task in self._background:
             task.cancel()
         try:
+            await self._end_bodies()
             await self._flush_logs()
         finally:
             await self._stack.aclose()
+
+    async def _end_bodies(self) -> None:
+        """Wait for bodies that were told to stop, and tell them again: some swallow the first cancellation."""
+        for _ in range(STUBBORN_SECONDS):
+            stubborn = [task for task in self._driving if not task.done()]
+            if not stubborn:
+                return
+            await asyncio.wait(stubborn, timeout=1.0)
+            for task in stubborn:
+                task.cancel()
+        log.error("bodies_do_not_stop", extra={"engine_id": self.engine_id})
 
     # Inside
 
@@ -316,7 +332,7 @@ class Engine:
         blobs = open_blobs(self._blobs_url or default_blobs_url(url), clock=self.clock)
         self._stack.push_async_callback(blobs.close)
         self.values = Values(self._codecs, blobs, inline_max_bytes=self._settings.inline_max_bytes)
-        self._catalogue = Catalogue(self.store, self._workflows)
+        self._catalogue = Catalogue(self.store, self._codecs, self._workflows)
         self._sweep_now = asyncio.Event()
         self._joined = asyncio.Event()
         self._machinery = self._build_machinery()
@@ -435,7 +451,9 @@ class Engine:
     def _drive(self, driver: Driver) -> None:
         self._require_running()
         self._drivers[driver.run_id] = driver
-        self._tasks.create_task(driver.run(), name=f"run {driver.run_id}")
+        driving = self._tasks.create_task(driver.run(), name=f"run {driver.run_id}")
+        self._driving.add(driving)
+        driving.add_done_callback(self._driving.discard)
 
     def _forget(self, driver: Driver) -> None:
         if self._drivers.get(driver.run_id) is driver:

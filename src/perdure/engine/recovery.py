@@ -95,3 +95,5 @@ class Recovery:
             raise
         except PerdureError as error:
             log.info("run_left_alone", extra={"run_id": run_id, "reason": str(error)})
+        except Exception:  # a damaged run may make anything fail, and must not keep the others from going on
+            log.exception("run_cannot_be_taken_up", extra={"run_id": run_id})

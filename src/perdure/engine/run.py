@@ -83,7 +83,7 @@ class Run(Generic[R]):
             while True:
                 changed.clear()
                 run = await self.state()
-                if run.status in TERMINAL or run.status in _STUCK:
+                if run.status in TERMINAL or (run.status in _STUCK and not (await self.load()).commands):
                     return run
                 await self._engine.news(changed)
 
@@ -128,9 +128,10 @@ class Run(Generic[R]):
         command_id: str | None = None,
     ) -> None:
         """Say what became of an attempt in doubt: it is done (with this output), to be tried again, or failed."""
-        encoded, _ = await self._engine.values.pack(output, where=f"the output of node {node_id!r}")
+        encoded, blobs = await self._engine.values.pack(output, where=f"the output of node {node_id!r}")
         outputs = {DEFAULT_OUTPUT: bytes(encoded).decode()} if resolution == "done" else {}
-        payload = {"node_id": node_id, "resolution": resolution, "outputs": outputs, "by": by}
+        uses = [{"digest": blob.digest, "size": blob.size} for blob in blobs]
+        payload = {"node_id": node_id, "resolution": resolution, "outputs": outputs, "blobs": uses, "by": by}
         await self._command("resolve", payload, command_id)
 
     async def _command(self, kind: str, payload: dict[str, Any], command_id: str | None) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
+from perdure.errors import JournalDamaged
 from perdure.graph.plan import Plan
 from perdure.ids import EngineId, Epoch, NodeId
 from perdure.journal import events as e
@@ -17,6 +18,8 @@ from perdure.journal.projection import Projection
 from perdure.journal.readiness import Blocked, Ready, readiness, run_outputs
 from perdure.journal.states import ENDED, SETTLED, NodeStatus, RunStatus
 
+IN_DOUBT = "in doubt: "
+"""How the reason of a run begins that rests because someone has to say what became of a node."""
 RESOURCE_RETRIES = 2
 """An attempt that ran out of memory is tried again this often even where no retries were asked for."""
 
@@ -56,7 +59,8 @@ class Decider:
         self._record(e.RunClaimed(engine_id=engine_id, epoch=epoch, previous=previous, lost=lost), at)
         run = self.projection.run
         orphans = [node for node in self.projection.nodes.values() if node.status is NodeStatus.RUNNING]
-        if lost and run.recoveries > run.settings.max_recoveries:
+        is_ending = run.status in (RunStatus.FAILING, RunStatus.CANCELLING)  # no body of it will run again
+        if lost and not is_ending and run.recoveries > run.settings.max_recoveries:
             for node in orphans:
                 self._record(e.AttemptLost(node_id=node.node_id, attempt=node.attempt, reason="engine lost"), at)
                 self._after_lost(node.node_id, at)
@@ -279,15 +283,18 @@ class Decider:
         run = self.projection.run
         if self._live:
             if run.status is RunStatus.RUNNING and self._only_doubt_is_left():
-                self._record(e.RunSuspended(reason="in doubt: " + ", ".join(self._in_doubt())), at)
+                self._record(e.RunSuspended(reason=IN_DOUBT + ", ".join(self._in_doubt())), at)
             return
         match run.status:
             case RunStatus.RUNNING if not self._unsettled:
                 outputs = run_outputs(self.plan, self.projection)
                 self._record(e.RunCompleted(outputs=outputs, duration_ms=self._elapsed_ms(at)), at)
             case RunStatus.RUNNING:
-                failed = next(node for node in self.projection.nodes.values() if node.status is NodeStatus.FAILED)
-                assert failed.error is not None
+                failed = next(
+                    (node for node in self.projection.nodes.values() if node.status is NodeStatus.FAILED), None
+                )
+                if failed is None or failed.error is None:
+                    raise JournalDamaged(run.run_id, "nothing in the run can move, and nothing has failed")
                 self._record(e.RunFailing(node_id=failed.node_id, error=failed.error), at)
                 self._record(e.RunFailed(node_id=failed.node_id, error=failed.error), at)
             case RunStatus.FAILING:

@@ -72,9 +72,9 @@ def filled(template: Any, values: Mapping[str, Encoded]) -> Encoded:
 
 
 def _as_text(value: Any) -> str:
-    """Text as itself, anything else as JSON."""
-    decoded = msgspec.json.decode(bytes(value))
-    return decoded if isinstance(decoded, str) else bytes(value).decode()
+    """Text as itself, so what is stored as a tagged text (a date, a decimal), anything else as JSON."""
+    decoded = _unwrapped(msgspec.json.decode(bytes(value)))
+    return decoded if isinstance(decoded, str) else msgspec.json.encode(decoded).decode()
 
 
 def _unwrapped(value: Any) -> Any:

@@ -178,7 +178,7 @@ def _budgets_hold(dump: Dump) -> Iterator[Violation]:
         match entry.event:
             case e.RunClaimed(lost=True):
                 losses += 1
-            case e.NodeCompleted() | e.RunResumed():
+            case e.NodeCompleted() | e.RunResumed() | e.RunCancelling() | e.RunFailing():
                 losses = 0
             case e.RunQuarantined(recoveries=recoveries):
                 allowed = dump.run.settings.max_recoveries
@@ -189,7 +189,11 @@ def _budgets_hold(dump: Dump) -> Iterator[Violation]:
                 losses = 0
             case _:
                 pass
-    if losses > dump.run.settings.max_recoveries:
+    if losses > dump.run.settings.max_recoveries and dump.run.status not in (
+        RunStatus.CANCELLING,
+        RunStatus.FAILING,
+        *TERMINAL,
+    ):
         yield _violation("I11", f"lost {losses} times without progress and not quarantined")
 
 

@@ -79,6 +79,11 @@ class Codecs:
         self._types.update(types_named(cls))
         self._types.update(dict.fromkeys(former_names, cls))
 
+    def know(self, *annotations: Any) -> None:
+        """Let stored data be read as the types that these annotations name."""
+        for annotation in annotations:
+            self._types.update(self._types_in(annotation))
+
     def encode(self, value: Any, *, where: str) -> bytes:
         """Return the value as JSON, whole, whatever its size. `where` names node and handle.
 

@@ -67,7 +67,11 @@ async def open_sqlite(
     """Open the file, creating it and bringing its schema up to date. `inline` keeps everything on the caller's thread."""
     location = parse_url(url)
     store = SqliteStore(url, location, project_id=project_id, clock=clock or SystemClock(), inline=inline)
-    await store.open()
+    try:
+        await store.open()
+    except BaseException:
+        await store.close()
+        raise
     return store
 
 
@@ -86,12 +90,13 @@ class SqliteStore:
         self._pace = _Pace()
         self._writer: apsw.Connection
         self._reader: apsw.Connection
+        self._connections: list[apsw.Connection] = []
         self._lock = asyncio.Lock()
         self._news_seen = 0
         self._writing: set[asyncio.Future[Any]] = set()
 
     async def open(self) -> None:
-        await self._call(self._open)
+        await self._write(self._open)
 
     async def close(self) -> None:
         await self._write(self._close)
@@ -353,12 +358,10 @@ class SqliteStore:
 
     def _open(self) -> None:
         self._writer = connect(self._location)
-        try:
-            self._migrate()
-            self._reader = connect(self._location, read_only=True)
-        except BaseException:
-            self._writer.close()
-            raise
+        self._connections.append(self._writer)
+        self._migrate()
+        self._reader = connect(self._location, read_only=True)
+        self._connections.append(self._reader)
 
     def _migrate(self) -> None:
         known = read_migrations(_PACKAGE)
@@ -385,8 +388,8 @@ class SqliteStore:
         return {cast("int", number): cast("str", checksum) for number, checksum in found}
 
     def _close(self) -> None:
-        self._reader.close()
-        self._writer.close()
+        while self._connections:
+            self._connections.pop().close()
 
     # Getting there
 
