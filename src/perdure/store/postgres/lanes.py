@@ -45,9 +45,15 @@ class Lane:
             self._give_back(session, is_sound=True)
 
     async def close(self) -> None:
+        """End every connection; if the caller leaves meanwhile, those that are left are cut off."""
         self._is_closed = True
-        while self._idle:
-            await self._idle.pop().close()
+        try:
+            while self._idle:
+                await self._idle[-1].close()
+                self._idle.pop()
+        finally:
+            while self._idle:
+                self._idle.pop().discard()
 
     def _give_back(self, session: Session, *, is_sound: bool) -> None:
         if is_sound and session.is_idle and not self._is_closed:

@@ -57,14 +57,16 @@ class News:
 
     async def close(self) -> None:
         """Tell what is still to be told, if that can be done at once, and end the connection."""
-        if self._teller is not None:
-            self._teller.cancel()
-            await asyncio.wait((self._teller,))
-        if self._told < self._happened:
-            await self._send(LAST_WORD_SECONDS)
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        try:
+            if self._teller is not None:
+                self._teller.cancel()
+                await asyncio.wait((self._teller,))
+            if self._told < self._happened:
+                await self._send(LAST_WORD_SECONDS)
+            if self._session is not None:
+                await self._session.close()
+        finally:
+            self._drop()
 
     async def _listening(self) -> None:
         """Return when the connection is there. One that cannot be had leaves the caller to its time-out."""

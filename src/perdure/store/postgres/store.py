@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import Any
 
 from perdure.clock import Clock, SystemClock
@@ -90,12 +91,14 @@ class PostgresStore:
 
     async def close(self) -> None:
         """Finish the commits that are on their way and end every connection."""
-        if self._finishing:
-            await asyncio.wait(self._finishing)
-        if self._news is not None:
-            await self._news.close()
-        for lane in (self._commits, self._heartbeats, self._readers):
-            await lane.close()
+        # A stack goes on with the next one even when the caller leaves while one is being closed.
+        async with AsyncExitStack() as closing:
+            for lane in (self._commits, self._heartbeats, self._readers):
+                closing.push_async_callback(lane.close)
+            if self._news is not None:
+                closing.push_async_callback(self._news.close)
+            if self._finishing:
+                await asyncio.wait(self._finishing)
 
     # The door
 

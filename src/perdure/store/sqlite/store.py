@@ -99,9 +99,16 @@ class SqliteStore:
         await self._write(self._open)
 
     async def close(self) -> None:
-        await self._write(self._close)
-        if self._threads is not None:
-            self._threads.shutdown(wait=True)
+        """Close both connections and end the thread, also when the caller leaves meanwhile."""
+        try:
+            await self._write(self._close)
+        except asyncio.CancelledError:
+            if self._writing:
+                await asyncio.wait(self._writing)
+            raise
+        finally:
+            if self._threads is not None:
+                self._threads.shutdown(wait=True)
 
     # The door
 
