@@ -137,7 +137,7 @@ async def _expire(scope: asyncio.Timeout, desk: Desk, message: str) -> None:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Let the loop turn until something holds."""
-    while not condition():  # noqa: ASYNC110  # what is waited for happens in other threads
+    while not condition():  # what is waited for happens in other threads
         await asyncio.sleep(0)
 
 

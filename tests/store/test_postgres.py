@@ -73,7 +73,7 @@ async def sessions_waiting_for_locks(raw: Any) -> int:
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:
     """Look until it holds: what another process does sends no event here."""
     async with asyncio.timeout(10):
-        while not await holds():  # noqa: ASYNC110
+        while not await holds():
             await asyncio.sleep(0.01)
 
 

@@ -172,7 +172,7 @@ async def test_a_server_that_may_lose_commits_is_warned_of(
     own_server.psql("ALTER SYSTEM SET full_page_writes = off", "SELECT pg_reload_conf()")
     try:
         async with asyncio.timeout(10):
-            while own_server.psql("SHOW full_page_writes").strip() != "off":  # noqa: ASYNC110 -- no event tells
+            while own_server.psql("SHOW full_page_writes").strip() != "off":
                 await asyncio.sleep(0.05)
         with caplog.at_level(logging.WARNING, logger="perdure"):
             store = await open_postgres(own_server.url_of("careless"))

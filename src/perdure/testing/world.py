@@ -1,0 +1,264 @@
+"""A small world for crash tests: one database, one host, one ledger, and engines that come and go in it.
+
+    async with World(store, folder) as world:
+        expected = await world.tell(reference)
+        story = await world.tell(reference, CrashPlan(at=3, kind=CrashKind.AFTER))
+        assert story.problems == [] and story.outcome == expected.outcome
+
+A *story* is one run from its start to its end, however many engines it took. All runs of a world share its database, so that
+thousands of stories need it to be opened once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
+from contextvars import Context, copy_context
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from perdure.clock import Clock
+from perdure.dispatch.base import Dispatch
+from perdure.engine.engine import Engine
+from perdure.engine.inspect import verify_run
+from perdure.engine.settings import EngineSettings
+from perdure.errors import RunNotFound
+from perdure.ids import Chance, EngineId, NodeId, RunId, new_id
+from perdure.journal.events import Encoded
+from perdure.journal.states import NodeStatus, RunState, RunStatus
+from perdure.store.base import LeaseLost, Store
+from perdure.testing.crashes import CrashingStore, CrashPlan, RollBack
+from perdure.testing.dispatch import InlineDispatch
+from perdure.testing.faults import FailingStore, Fault
+from perdure.testing.graphs import Reference
+from perdure.testing.ledger import Ledger, check_effects
+from perdure.testing.loop import VirtualClock
+from perdure.testing.process import Dead, Host, Process
+
+PATIENCE_SECONDS = 3_600.0
+"""How long a story may take, by the loop's time. One that takes longer will never end."""
+
+SETTINGS = EngineSettings(heartbeat_in_thread=False, inline_max_bytes=1_024)
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run has come to: the same for every story of a deterministic workflow."""
+
+    status: RunStatus
+    outputs: dict[str, Encoded] | None
+    failed_node: NodeId | None
+    error: tuple[str, str] | None
+    reason: str
+
+
+class Story(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run went."""
+
+    run_id: RunId
+    outcome: Outcome
+    boundaries: tuple[int, ...]
+    """How many commits each engine has begun, in the order of the engines."""
+    fired: int
+    """How many of the plans came to pass."""
+    takeovers: int
+    refused_offers: int
+    """Transitions that the database refused because their lease was lost."""
+    problems: list[str]
+    """Everything that must not be."""
+
+
+class World:
+    """Where stories take place. With the defaults everything in it is deterministic, given a deterministic store."""
+
+    def __init__(
+        self,
+        store: Store,
+        folder: Path,
+        *,
+        settings: EngineSettings = SETTINGS,
+        clock: Callable[[], Clock] = VirtualClock,
+        dispatch: Callable[[], Dispatch] = InlineDispatch,
+        chance: Callable[[], Chance | None] = lambda: None,
+        roll_back: RollBack | None = None,
+        sync_ledger: bool = False,
+    ) -> None:
+        self._store = store
+        self.host = Host()
+        self.ledger = Ledger(_made(folder / "ledger"), sync=sync_ledger)
+        self._blobs = (folder / "blobs").as_uri()
+        self._settings = settings
+        self._clock = clock
+        self._dispatch = dispatch
+        self._chance = chance
+        self._roll_back = roll_back
+        self._stack = AsyncExitStack()
+        self._observer: Engine
+        self.store: Store
+        """The database, undisturbed."""
+
+    async def __aenter__(self) -> World:
+        self._stack.enter_context(self.ledger.open())
+        self._context = copy_context()
+        door = self.door(Process("observer"))
+        self.store = door.as_store
+        self._observer = await self._stack.enter_async_context(self.engine(door, recover=False))
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self._stack.aclose()
+
+    def door(
+        self, process: Process, plan: CrashPlan | None = None, *, fault: Fault | None = None, **options: Any
+    ) -> CrashingStore:
+        """Return the store as a process of this world sees it."""
+        store = self._store if fault is None else FailingStore(self._store, fault).as_store
+        return CrashingStore(store, plan, process=process, host=self.host, roll_back=self._roll_back, **options)
+
+    def engine(self, door: CrashingStore, *, recover: bool = True, **options: Any) -> Engine:
+        """Return an engine of this world, not yet started."""
+        dispatch = self._dispatch()
+        # A process that is killed does not close what it has opened.
+        self._stack.push_async_callback(dispatch.close)
+        return Engine(
+            door.as_store,
+            blobs=self._blobs,
+            settings=self._settings,
+            dispatch=dispatch,
+            clock=self._clock(),
+            chance=self._chance(),
+            recover=recover,
+            **options,
+        )
+
+    async def tell(self, reference: Reference, *plans: CrashPlan) -> Story:
+        """Run a workflow to its end: each engine as its plan says, and a last one undisturbed."""
+        (story,) = await self.tell_all([reference], *plans)
+        return story
+
+    async def tell_all(self, references: Sequence[Reference], *plans: CrashPlan) -> list[Story]:
+        """As `tell`, with all these runs side by side in each engine."""
+        telling = _Telling(self, references, self._context)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await telling.through(plans)
+        return [await telling.story(run_id) for run_id in telling.runs]
+
+    async def violations(self, run_id: RunId) -> list[str]:
+        """Return what is wrong with the rows and the log of a run, by every invariant."""
+        return [f"{found.invariant}: {found.problem}" for found in await verify_run(self._observer, run_id)]
+
+    async def judge(self, reference: Reference, run_id: RunId) -> tuple[Outcome, list[str]]:
+        """Return what a run has come to, and everything that is wrong with it: its rows, its log and its effects."""
+        problems = await self.violations(run_id)
+        dump = await self.store.dump_run(run_id)
+        assert dump is not None
+        run = dump.stored.run
+        effects = self.ledger.effects(run_id)
+        problems += check_effects(effects, dump.events, certain=reference.expected, possible=reference.possible)
+        if run.status is not reference.status:
+            problems.append(f"the run is {run.status.value}, not {reference.status.value}")
+        return _outcome_of(run), problems
+
+
+class _Telling:
+    """Some stories while they happen."""
+
+    def __init__(self, world: World, references: Sequence[Reference], context: Context) -> None:
+        self.runs = {RunId(f"{reference.name}-{new_id()}"): reference for reference in references}
+        self._world = world
+        self._context = context
+        self._doors: list[CrashingStore] = []
+        self._rescues: list[asyncio.Task[RunState]] = []
+        self._deaths: list[dict[RunId, tuple[int, frozenset[NodeId]]]] = []
+        """How long the ledger of each run was at each death, and which of its nodes were durably completed by then."""
+
+    async def through(self, plans: Sequence[CrashPlan]) -> None:
+        for number, plan in enumerate((*plans, None)):
+            process = Process(f"process {number}")
+            door = self._world.door(process, plan, take_over=self._take_over)
+            self._doors.append(door)
+            try:
+                await process.run(self._world.engine(door), self._drive_all)
+            except Dead:
+                self._deaths.append({run_id: await self._seen_at_death(run_id) for run_id in self.runs})
+            else:
+                break
+        for rescue in self._rescues:
+            await rescue
+
+    async def story(self, run_id: RunId) -> Story:
+        outcome, problems = await self._world.judge(self.runs[run_id], run_id)
+        offers = [offer for door in self._doors for offer in door.offers if offer.run_id == run_id]
+        return Story(
+            run_id=run_id,
+            outcome=outcome,
+            boundaries=tuple(door.boundaries for door in self._doors),
+            fired=sum(door.has_fired for door in self._doors),
+            takeovers=sum(door.takeovers for door in self._doors),
+            refused_offers=sum(isinstance(offer.outcome, LeaseLost) for offer in offers),
+            problems=[
+                *problems,
+                *self._repetitions(run_id),
+                *(found for door in self._doors for found in door.problems),
+            ],
+        )
+
+    async def _drive_all(self, engine: Engine) -> None:
+        async with asyncio.TaskGroup() as clients:
+            for run_id, reference in self.runs.items():
+                clients.create_task(drive(engine, reference, run_id))
+
+    async def _take_over(self, run_id: RunId, owner: EngineId) -> bool:
+        claimed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        async def rescue(engine: Engine) -> RunState:
+            claimed.set_result(await engine.adopt(run_id, owner) is not None)
+            return await (await engine.get(run_id)).wait()
+
+        # Started apart from the process that is taken over: it must not die with it.
+        rescued = asyncio.get_running_loop().create_task(self._rescued(rescue), context=self._context.copy())
+        self._rescues.append(rescued)
+        return await claimed
+
+    async def _rescued(self, rescue: Callable[[Engine], Awaitable[RunState]]) -> RunState:
+        process = Process("rescuer")
+        return await process.run(self._world.engine(self._world.door(process), recover=False), rescue)
+
+    async def _seen_at_death(self, run_id: RunId) -> tuple[int, frozenset[NodeId]]:
+        stored = await self._world.store.load_run(run_id)
+        nodes = () if stored is None else stored.nodes
+        completed = frozenset(node.node_id for node in nodes if node.status is NodeStatus.COMPLETED)
+        return len(self._world.ledger.effects(run_id)), completed
+
+    def _repetitions(self, run_id: RunId) -> Iterator[str]:
+        effects = self._world.ledger.effects(run_id)
+        for seen in self._deaths:
+            position, completed = seen[run_id]
+            for node_id in {done.node_id for done in effects[position:]} & completed:
+                yield f"node {node_id!r} was durably completed, and ran again"
+
+
+async def drive(engine: Engine, reference: Reference, run_id: RunId) -> RunState:
+    """Do what a client does that may have been cut off before: look for the run, start it if it is not there, and wait."""
+    try:
+        run = await engine.get(run_id)
+    except RunNotFound:
+        run = await engine.start(reference.workflow, run_id=run_id, inputs=reference.inputs)
+    return await run.wait()
+
+
+def _outcome_of(run: RunState) -> Outcome:
+    return Outcome(
+        status=run.status,
+        outputs=run.outputs,
+        failed_node=run.failed_node,
+        error=None if run.error is None else (run.error.type, run.error.message),
+        reason=run.reason,
+    )
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

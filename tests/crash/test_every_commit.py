@@ -1,0 +1,109 @@
+"""V1: a crash at every commit of every reference workflow, in each of six ways, on both databases.
+
+After each the run must end as if nothing had happened: the same result, every invariant, no effect lost or repeated that was
+recorded as done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import cycle, islice
+from pathlib import Path
+
+import pytest
+
+from perdure.testing.crashes import LETHAL, CrashKind, CrashPlan
+from perdure.testing.graphs import Reference, large_reference, reference_graphs
+from perdure.testing.loop import run_virtual
+from perdure.testing.world import Story, World
+from tests.crash.backends import opened_world
+
+REFERENCES = {reference.name: reference for reference in reference_graphs()}
+LARGE = large_reference()
+KINDS = tuple(CrashKind)
+
+
+def every_crash(boundaries: int, kinds: Sequence[CrashKind] = KINDS) -> list[CrashPlan]:
+    return [CrashPlan(at=at, kind=kind) for kind in kinds for at in range(1, boundaries + 1)]
+
+
+def one_crash_each(boundaries: int) -> list[CrashPlan]:
+    """Every boundary once, the kinds taking turns."""
+    return [CrashPlan(at=at, kind=kind) for at, kind in enumerate(islice(cycle(KINDS), boundaries), start=1)]
+
+
+async def told(world: World, reference: Reference, plans: Sequence[CrashPlan], expected: Story) -> list[Story]:
+    stories: list[Story] = []
+    for plan in plans:
+        story = await world.tell(reference, plan)
+        assert story.problems == [], f"{reference.name}, {plan.kind} at {plan.at} ({story.run_id})"
+        assert story.outcome == expected.outcome, f"{reference.name}, {plan.kind} at {plan.at} ({story.run_id})"
+        stories.append(story)
+    return stories
+
+
+def assert_not_vacuous(plans: Sequence[CrashPlan], stories: Sequence[Story], boundaries: int) -> None:
+    """Every crash has really happened, and nobody has come off lightly."""
+    assert {plan.at for plan in plans} == set(range(1, boundaries + 1))
+    assert all(story.fired == 1 for story in stories)
+    for plan, story in zip(plans, stories, strict=True):
+        assert len(story.boundaries) == 1 + (plan.kind in LETHAL)
+        # With the last commit the run has ended: there is nothing left to take over.
+        assert story.takeovers == (plan.kind is CrashKind.TAKEN_OVER and plan.at < boundaries)
+
+
+def crash_everywhere(url: str, folder: Path, reference: Reference, kinds: Sequence[CrashKind] | None = None) -> str:
+    async def main() -> str:
+        async with opened_world(url, folder) as world:
+            expected = await world.tell(reference)
+            assert expected.problems == []
+            boundaries = expected.boundaries[0]
+            plans = one_crash_each(boundaries) if kinds is None else every_crash(boundaries, kinds)
+            stories = await told(world, reference, plans, expected)
+            assert_not_vacuous(plans, stories, boundaries)
+            again = await world.tell(reference)
+            assert again.boundaries == expected.boundaries
+            refused = sum(story.refused_offers for story in stories)
+            return f"{reference.name}: {boundaries} boundaries, {len(stories)} crashes, {refused} stale writes refused"
+
+    return run_virtual(main())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REFERENCES)
+def test_a_crash_at_any_commit_changes_nothing(
+    name: str, store_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    report = crash_everywhere(store_url, tmp_path, REFERENCES[name], KINDS)
+
+    with capsys.disabled():
+        print(f"\n{report}")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_large_graph_survives_a_crash_at_any_commit(
+    kind: CrashKind, sqlite_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    report = crash_everywhere(sqlite_url, tmp_path, LARGE, (kind,))
+
+    with capsys.disabled():
+        print(f"\n{report} ({kind})")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_large_graph_survives_a_crash_at_any_commit_on_postgres(
+    postgres_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    report = crash_everywhere(postgres_url, tmp_path, LARGE)
+
+    with capsys.disabled():
+        print(f"\n{report} (kinds taking turns)")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_a_large_graph_survives_every_crash_at_any_commit_on_postgres(postgres_url: str, tmp_path: Path):
+    print(crash_everywhere(postgres_url, tmp_path, LARGE, KINDS))
