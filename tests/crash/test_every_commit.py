@@ -6,16 +6,22 @@ recorded as done.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import cycle, islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from perdure.ids import RunId
+from perdure.journal.events import Recorded
+from perdure.store.base import Store
 from perdure.testing.crashes import LETHAL, CrashKind, CrashPlan
 from perdure.testing.graphs import Reference, large_reference, reference_graphs
 from perdure.testing.loop import run_virtual
-from perdure.testing.world import Story, World
+from perdure.testing.process import Process
+from perdure.testing.proxy import StoreProxy
+from perdure.testing.world import Story, World, drive
 from tests.crash.backends import opened_world
 
 REFERENCES = {reference.name: reference for reference in reference_graphs()}
@@ -67,6 +73,53 @@ def crash_everywhere(url: str, folder: Path, reference: Reference, kinds: Sequen
             return f"{reference.name}: {boundaries} boundaries, {len(stories)} crashes, {refused} stale writes refused"
 
     return run_virtual(main())
+
+
+class Watched(StoreProxy):
+    """Looks at each run after each of its commits, as any other reader could."""
+
+    def __init__(self, inner: Store, world: World) -> None:
+        super().__init__(inner)
+        self.problems: list[str] = []
+        self.looks = 0
+        self._world = world
+        self._logs: dict[RunId, tuple[Recorded, ...]] = {}
+
+    async def passing(self, name: str, call: Callable[[], Awaitable[Any]], *args: Any) -> Any:
+        answer = await call()
+        if name == "commit":
+            for transition in args[0]:
+                await self._look_at(transition.run_id)
+        return answer
+
+    async def _look_at(self, run_id: RunId) -> None:
+        self.looks += 1
+        self.problems += await self._world.violations(run_id)
+        dump = await self._world.store.dump_run(run_id)
+        assert dump is not None
+        earlier = self._logs.get(run_id, ())
+        if dump.events[: len(earlier)] != earlier:
+            self.problems.append("I3: what was in the log is not there any more")
+        self._logs[run_id] = dump.events
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*REFERENCES, LARGE.name])
+def test_every_invariant_holds_after_every_commit(name: str, store_url: str, tmp_path: Path):
+    async def main() -> tuple[int, list[str]]:
+        reference = REFERENCES.get(name, LARGE)
+        async with opened_world(store_url, tmp_path) as world:
+            process = Process("watched")
+            door = world.door(process)
+            watched = Watched(door.inner, world)
+            door.inner = watched.as_store
+            await process.run(world.engine(door), lambda engine: drive(engine, reference, RunId("run")))
+            return watched.looks, watched.problems
+
+    looks, problems = run_virtual(main())
+
+    assert problems == []
+    assert looks >= 3
 
 
 @pytest.mark.slow

@@ -268,7 +268,7 @@ async def test_streams_are_refused_with_the_remedy(dispatch: LocalDispatch) -> N
         yield 1
 
     for yields in (counts, bodies.yields):
-        with pytest.raises(StreamsNotSupported, match="Return a list"):
+        with pytest.raises(StreamsNotSupported, match="return a list"):
             await run(dispatch, yields)
 
 

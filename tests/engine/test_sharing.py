@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from perdure import Context, Engine, EngineSettings, node, workflow
-from perdure.errors import RunCancelled, TypesMissing
+from perdure.errors import RunCancelled, StoreUnavailable, TypesMissing
 from perdure.ids import CommandId, RunId
 from perdure.journal import events as e
 from perdure.journal.states import RunStatus
@@ -97,6 +97,33 @@ def test_an_engine_that_expires_is_replaced_and_notices(sqlite_url: str, tmp_pat
                 assert engine.engine_id != old_id
                 assert (await counted(run))[e.AttemptLost] == 1
                 await assert_whole(other, run)
+                assert await (await engine.start(slowly, seconds=1)).result() == 1
+
+    run_virtual(main())
+
+
+def test_an_engine_that_lost_its_lease_comes_back_though_the_answer_is_lost(sqlite_url: str):
+    """It registers under another name; that is done, but the answer does not come, so it registers again."""
+
+    class Unlucky(StoreProxy):
+        is_unlucky = False
+
+        async def passing(self, name, call, *args):
+            answer = await call()
+            if self.is_unlucky and name == "register_engine":
+                self.is_unlucky = False
+                raise StoreUnavailable("the answer was lost")
+            return False if self.is_unlucky and name == "renew_engine" else answer
+
+    async def main() -> None:
+        async with opened_store(sqlite_url) as store:
+            unlucky = Unlucky(store)
+            async with engine_on(unlucky.as_store) as engine:
+                old_id = engine.engine_id
+                unlucky.is_unlucky = True
+                await asyncio.sleep(60)
+                assert engine.engine_id != old_id
+                assert [row.engine_id for row in await store.list_engines() if row.is_alive] == [engine.engine_id]
                 assert await (await engine.start(slowly, seconds=1)).result() == 1
 
     run_virtual(main())

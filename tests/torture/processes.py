@@ -158,7 +158,8 @@ class Children:
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._folder = folder
-        self._environment = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        self._environment = {**os.environ, "PYTHONPATH": path, **environment}
         self._children: list[Child] = []
 
     async def __aenter__(self) -> Self:

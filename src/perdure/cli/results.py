@@ -93,7 +93,11 @@ def next_steps(run: RunState, place: Place, pen: Pen, *, is_driven: bool = False
             yield _step(pen, "try again", resume)
         case RunStatus.SUSPENDED if run.reason.startswith(IN_DOUBT):
             node = run.reason.removeprefix(IN_DOUBT).partition(",")[0]
-            yield _step(pen, "say what became of it", place.command("resolve", run.run_id, node, "done|retry|fail"))
+            yield _step(
+                pen,
+                "say what became of it",
+                place.command("resolve", run.run_id, node, "done") + " (or retry, or fail)",
+            )
             yield _step(pen, "then continue", resume)
         case status if status in MOVING and not is_driven:
             yield _step(pen, "continue", resume)

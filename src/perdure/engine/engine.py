@@ -354,7 +354,7 @@ class Engine:
         settings = self._settings
         dispatch = self._given_dispatch or open_dispatch(threads=settings.threads, processes=settings.processes)
         self._stack.push_async_callback(dispatch.close)
-        self._probation = Probation(self.clock)
+        self._probation = Probation(self.clock, trial_seconds=settings.trial_seconds)
         self._recovery = Recovery(
             self.store,
             self.clock,

@@ -16,8 +16,6 @@ from perdure.ids import RunId
 
 SUSPECT_LOSSES = 2
 """Losses without progress that make a suspect. One may happen to any run."""
-TRIAL_SECONDS = 10.0
-"""Who has lived for so long is not what has killed engines one right after the other."""
 
 
 class Defendant(Protocol):
@@ -32,8 +30,10 @@ class Defendant(Protocol):
 class Probation:
     """The trials of one engine."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, trial_seconds: float) -> None:
+        """Who has lived for `trial_seconds` is not what has killed engines one right after the other."""
         self._clock = clock
+        self._trial_seconds = trial_seconds
         self._allowed = 1
         self._on_trial: dict[Defendant, float] = {}
         self._refused: set[RunId] = set()
@@ -62,7 +62,7 @@ class Probation:
     def begin(self, defendant: Defendant, losses: int) -> None:
         """A run that was admitted is taken up."""
         if losses >= SUSPECT_LOSSES:
-            self._on_trial[defendant] = self._clock.monotonic() + TRIAL_SECONDS
+            self._on_trial[defendant] = self._clock.monotonic() + self._trial_seconds
 
     def forget_others(self, claimable: Collection[RunId]) -> None:
         """Only these are still to be taken up."""

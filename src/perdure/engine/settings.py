@@ -20,6 +20,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     claim_batch: int = 20
     max_recovered_runs: int = 1_000
     """How many runs an engine takes over at most while it has others."""
+    trial_seconds: float = 10.0
+    """How long a run that was lost more than once without progress is watched at most before others like it are taken up."""
     loop_bodies: int = 1_000
     threads: int = 32
     processes: int = max(1, os.cpu_count() or 1)

@@ -146,8 +146,9 @@ SELECT c.command_id, c.run_id, c.kind, c.payload, c.created_at
  ORDER BY c.created_at, c.command_id LIMIT 1000;
 
 -- name: register_engine
--- The engine's row.
-INSERT INTO engines (engine_id, name, host, pid, process_start, boot_id, expires_at) VALUES (?, ?, ?, ?, ?, ?, ?);
+-- The engine's row. Its id is never used again, so a second time it is the same engine that did not hear the first answer.
+INSERT INTO engines (engine_id, name, host, pid, process_start, boot_id, expires_at) VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (engine_id) DO UPDATE SET expires_at = excluded.expires_at;
 
 -- name: renew_engine
 -- Only one that has not expired may go on: no row, no life.
