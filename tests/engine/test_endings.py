@@ -11,6 +11,8 @@ from perdure.errors import EngineStopped, RunCancelled, RunFailed
 from perdure.journal import events as e
 from perdure.journal.states import NodeStatus, RunStatus
 from perdure.testing.loop import run_virtual
+from perdure.testing.proxy import StoreProxy
+from tests.crash.backends import opened_store
 from tests.engine.engines import assert_whole, counted, engine_on, log_of
 
 
@@ -292,5 +294,31 @@ def test_stopping_takes_no_longer_than_its_grace_period(sqlite_url: str):
             await asyncio.wait((stopping,), timeout=100)
             assert asyncio.get_running_loop().time() - asked < 5
             assert stopping.done()
+
+    run_virtual(main())
+
+
+def test_no_body_is_launched_once_the_grace_period_is_over(sqlite_url: str):
+    """The start of the second body is on its way to the disk when the engine is told to stop at once."""
+
+    class SlowCommits(StoreProxy):
+        async def passing(self, name, call, *args):
+            if name == "commit":
+                await asyncio.sleep(1)
+            return await call()
+
+    async def main() -> None:
+        async with opened_store(sqlite_url) as store:
+            engine = engine_on(SlowCommits(store).as_store)
+            async with engine:
+                await engine.start(long_work, run_id="run", seconds=100)
+                await asyncio.sleep(100.5)
+                asked = asyncio.get_running_loop().time()
+                await engine.stop(grace_seconds=0)
+                assert asyncio.get_running_loop().time() - asked < 10
+            async with engine_on(store, recover=False) as other:
+                run = await other.get("run")
+                assert await statuses(run) == {"takes": NodeStatus.COMPLETED, "takes_2": NodeStatus.SCHEDULED}
+                await assert_whole(other, run)
 
     run_virtual(main())

@@ -11,7 +11,7 @@ from perdure import Backoff, Context, node, workflow
 from perdure.errors import RunFailed
 from perdure.journal import events as e
 from perdure.journal.states import NodeStatus, RunStatus
-from perdure.testing.loop import run_virtual
+from perdure.testing.loop import VirtualClock, run_virtual
 from tests.engine.engines import assert_whole, counted, engine_on, log_of
 
 NO_PAUSE = Backoff(first=timedelta(0), jitter=False)
@@ -187,6 +187,24 @@ def test_a_pause_goes_on_in_another_engine(sqlite_url: str):
             assert await run.result() == 4
             log = await log_of(run)
             assert not [entry for entry in log if isinstance(entry.event, e.AttemptLost)]
+            await assert_whole(engine, run)
+
+    run_virtual(main())
+
+
+def test_a_pause_is_no_longer_than_asked_for_though_another_clock_set_it(sqlite_url: str):
+    """The engine that decided on the pause is two hours ahead of the one that takes the run over."""
+
+    async def main() -> None:
+        async with engine_on(sqlite_url, clock=VirtualClock(wall_offset_seconds=7_200)) as engine:
+            await engine.start(pausing, run_id="run")
+            await asyncio.sleep(4)
+            await engine.stop()
+        async with engine_on(sqlite_url) as engine:
+            begun = asyncio.get_running_loop().time()
+            run = await engine.get("run")
+            assert await run.result() == 4
+            assert asyncio.get_running_loop().time() - begun < 30
             await assert_whole(engine, run)
 
     run_virtual(main())

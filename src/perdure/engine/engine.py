@@ -450,8 +450,13 @@ class Engine:
 
     def _drive(self, driver: Driver) -> None:
         self._require_running()
+        work = driver.run()
+        try:
+            driving = self._tasks.create_task(work, name=f"run {driver.run_id}")
+        except RuntimeError:  # a bug of ours has ended one of the engine's tasks, and the group with it
+            work.close()
+            raise EngineStopped("The engine is going down and takes no more work. Start another one.") from None
         self._drivers[driver.run_id] = driver
-        driving = self._tasks.create_task(driver.run(), name=f"run {driver.run_id}")
         self._driving.add(driving)
         driving.add_done_callback(self._driving.discard)
 
