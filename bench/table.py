@@ -28,7 +28,11 @@ def render(results: Results) -> str:
         cells = [cell for cell in results.cells if cell.store == store]
         if cells:
             parts += [STORE_TITLES[store], *_grid(_rows(results, cells, workloads, store)), ""]
-    parts += ["(row) may lose acknowledged steps when killed, so it does not compete. - was not run, ✗ failed.", ""]
+    parts += [
+        "(row) does not compete: it may lose acknowledged steps when killed, or is not a setting of its own. "
+        "- was not run, ✗ failed.",
+        "",
+    ]
     parts += ["Workloads", *(f"  {name}  {WORKLOADS[name].title}" for name in workloads), ""]
     parts += ["Limits of this machine, transitions per second, without any engine"]
     parts += [f"  {name:32} {value:>10,.0f}" for name, value in results.limits.items()]

@@ -12,6 +12,7 @@ from perdure.graph.trace import after, collect, first, stage, text, unless, when
 if TYPE_CHECKING:
     from perdure.dispatch.context import Context, SyncContext
     from perdure.engine.engine import Engine
+    from perdure.engine.probing import Doubt
     from perdure.engine.run import Run
     from perdure.engine.settings import EngineSettings
     from perdure.store.codecs import Codec, register_codec, register_type
@@ -22,6 +23,7 @@ __all__ = [
     "Backoff",
     "Codec",
     "Context",
+    "Doubt",
     "Engine",
     "EngineSettings",
     "NodeType",
@@ -47,6 +49,7 @@ __all__ = [
 _LATE = {
     "Codec": "perdure.store.codecs",
     "Context": "perdure.dispatch.context",
+    "Doubt": "perdure.engine.probing",
     "Engine": "perdure.engine.engine",
     "EngineSettings": "perdure.engine.settings",
     "Run": "perdure.engine.run",

@@ -5,6 +5,7 @@ PerdureError
 │   ├── InvalidDeclaration    @node or @workflow got something that it cannot use
 │   ├── InvalidCall           a node was called with arguments that it does not take
 │   ├── MisusedRef            a value that exists only in a run was used while the workflow is traced
+│   ├── WorkflowRaised        the function of a workflow raised an error of its own
 │   ├── UnreadableGraph       a document is not a graph
 │   ├── NotExpressible        the short form has no words for it
 │   └── InvalidGraph          a graph with faults
@@ -14,10 +15,12 @@ PerdureError
 │   ├── RunNotFound
 │   ├── RunIdAmbiguous        the beginning of an id is that of several runs
 │   ├── RunIdTaken
+│   ├── CommandIdTaken        the run was told something else under this id
 │   ├── WrongInputs
 │   ├── RunFailed
 │   ├── RunCancelled
 │   ├── RunResting            it waits for something from outside
+│   ├── NotInDoubt            nobody has to say what became of the node
 │   ├── TypesMissing          this process lacks the node types it needs
 │   └── TypesChanged          the node types are no longer those it was started with
 ├── ProgramError              a file or module that was named holds nothing that can run
@@ -36,8 +39,9 @@ PerdureError
 │   ├── BodyNotFound          another process cannot import it
 │   ├── BodyRaised            it raised in another process, or something that is no Exception
 │   ├── StreamsNotSupported   it yields
+│   ├── TruthUnclear          what it returned decides about other nodes, and is neither true nor false
 │   └── ValueTooLarge         a value does not fit between two processes
-├── EngineStopped             the engine that was asked is shutting down
+├── EngineStopped             the engine that was asked is shutting down, or is not open
 └── JournalError              the log and the law disagree: a bug or a damaged database
     ├── IllegalTransition
     └── JournalDamaged
@@ -67,7 +71,7 @@ class InvalidDeclaration(GraphError):
     code = "invalid_declaration"
 
     def __init__(self, subject: str, problems: Sequence[str]) -> None:
-        super().__init__(f"{subject} cannot be declared: {_listed(problems)}")
+        super().__init__(f"{subject} cannot be declared:{_listed(problems)}")
         self.subject = subject
         self.problems = tuple(problems)
 
@@ -78,7 +82,7 @@ class InvalidCall(GraphError, TypeError):
     code = "invalid_call"
 
     def __init__(self, subject: str, problems: Sequence[str], place: str) -> None:
-        super().__init__(f"{subject} cannot be called like this ({place}): {_listed(problems)}")
+        super().__init__(f"{subject} cannot be called like this ({place}):{_listed(problems)}")
         self.subject = subject
         self.problems = tuple(problems)
         self.place = place
@@ -88,6 +92,22 @@ class MisusedRef(GraphError, TypeError):
     """A value that exists only in a run was used as if it were there while the workflow is traced."""
 
     code = "misused_ref"
+
+
+class WorkflowRaised(GraphError):
+    """The function of a workflow raised an error of its own while it was traced. That error is the cause of this one."""
+
+    code = "workflow_raised"
+
+    def __init__(self, workflow: str, error: BaseException, place: str, line: str) -> None:
+        said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        shown = f":\n    {line}\n" if line else ". "
+        super().__init__(
+            f"The function of workflow {workflow!r} raised {said.rstrip('.')} ({place}){shown}"
+            "It runs once, to describe the graph, with stand-ins for values. Correct it, or do this inside a node."
+        )
+        self.workflow = workflow
+        self.place = place
 
 
 class DocumentFault(NamedTuple):
@@ -106,7 +126,7 @@ class UnreadableGraph(GraphError):
     code = "unreadable_graph"
 
     def __init__(self, faults: Sequence[DocumentFault]) -> None:
-        super().__init__(f"This is not a graph: {_listed([str(fault) for fault in faults])}")
+        super().__init__(f"This is not a graph:{_listed([str(fault) for fault in faults])}")
         self.faults = tuple(faults)
 
 
@@ -116,7 +136,7 @@ class NotExpressible(GraphError):
     code = "not_expressible"
 
     def __init__(self, problems: Sequence[str]) -> None:
-        super().__init__(f"The short form cannot say this: {_listed(problems)} Write it as nodes and edges.")
+        super().__init__(f"The short form cannot say this:{_listed(problems, 'Write it as nodes and edges.')}")
         self.problems = tuple(problems)
 
 
@@ -139,19 +159,19 @@ class InvalidGraph(GraphError):
 
     def __init__(self, name: str, faults: Sequence[Fault]) -> None:
         noun = "fault" if len(faults) == 1 else "faults"
-        super().__init__(f"Workflow {name!r} has {len(faults)} {noun}: {_listed([str(fault) for fault in faults])}")
+        super().__init__(f"Workflow {name!r} has {len(faults)} {noun}:{_listed([str(fault) for fault in faults])}")
         self.name = name
         self.faults = tuple(faults)
 
 
-def _listed(problems: Sequence[str], most: int = 50) -> str:
-    """Return one problem as the rest of a sentence, several as a list of lines."""
+def _listed(problems: Sequence[str], then: str = "", most: int = 50) -> str:
+    """Return what follows a colon: one problem in the same line, several in lines of their own, and the end of it all."""
     if len(problems) == 1:
-        return problems[0]
+        return f" {problems[0]} {then}".rstrip()
     lines = [f"\n- {problem}" for problem in problems[:most]]
     if len(problems) > most:
         lines.append(f"\n- and {len(problems) - most} more")
-    return "".join(lines) + "\n"
+    return "".join(lines) + f"\n{then}"
 
 
 class ValueNotStorable(PerdureError):
@@ -206,7 +226,7 @@ class RunIdAmbiguous(RunError):
 
     def __init__(self, prefix: str, candidates: Sequence[str]) -> None:
         super().__init__(
-            prefix, f"Several runs have ids that begin with {prefix!r}: {_listed(candidates)}Give more of the id."
+            prefix, f"Several runs have ids that begin with {prefix!r}:{_listed(candidates, 'Give more of it.')}"
         )
         self.candidates = tuple(candidates)
 
@@ -220,9 +240,25 @@ class RunIdTaken(RunError):
         super().__init__(
             run_id,
             f"Run {run_id!r} exists and was started differently ({', '.join(differing)}). "
-            "Start it the same way to get that run, or choose another run_id.",
+            f"Start it the same way to get that run, go on with it as it was started (`perdure resume {run_id}`), or choose "
+            "another run_id.",
         )
         self.differing = tuple(differing)
+
+
+class CommandIdTaken(RunError):
+    """The run was told something else under this id. Nothing was added."""
+
+    code = "command_id_taken"
+
+    def __init__(self, run_id: str, command_id: str, kind: str) -> None:
+        super().__init__(
+            run_id,
+            f"Run {run_id!r} was told something else under the command id {command_id!r} ({kind}). "
+            "Use the same id only to repeat the same command; choose another one for this.",
+        )
+        self.command_id = command_id
+        self.kind = kind
 
 
 class WrongInputs(PerdureError):
@@ -246,8 +282,11 @@ class RunFailed(RunError):
     def __init__(self, run_id: str, node_id: str | None, error_type: str, message: str, traceback: str = "") -> None:
         where = f" at node {node_id!r}" if node_id else ""
         super().__init__(
-            run_id, f"Run {run_id!r} failed{where}: {error_type}: {message}. `perdure show {run_id}` has the details."
+            run_id,
+            f"Run {run_id!r} failed{where}: {error_type}: {message.rstrip('.')}. `perdure show {run_id}` has the details.",
         )
+        if traceback:
+            self.add_note(traceback.rstrip())
         self.node_id = node_id
         self.error_type = error_type
         self.message = message
@@ -270,13 +309,33 @@ class RunResting(RunError):
     code = "run_resting"
 
     def __init__(self, run_id: str, status: str, reason: str) -> None:
+        first = (
+            f"`perdure resolve {run_id} NODE done|retry|fail` says what became of it; then "
+            if "in doubt" in reason
+            else ""
+        )
         super().__init__(
             run_id,
             f"Run {run_id!r} is {status}" + (f": {reason}" if reason else "") + ". "
-            f"`perdure show {run_id}` says what it waits for; `perdure resume {run_id}` continues it.",
+            f"{first}`perdure resume {run_id}` continues it; `perdure show {run_id}` has the details.",
         )
         self.status = status
         self.reason = reason
+
+
+class NotInDoubt(RunError):
+    """Somebody has said what became of a node, but nobody has to: it is not in doubt, or not any more."""
+
+    code = "not_in_doubt"
+
+    def __init__(self, run_id: str, node_id: str, why: str, doubtful: Sequence[str]) -> None:
+        super().__init__(
+            run_id,
+            f"Node {node_id!r} of run {run_id!r} is not in doubt: {why}. In doubt: {', '.join(doubtful) or 'none'}. "
+            f"`perdure show {run_id}` has the details.",
+        )
+        self.node_id = node_id
+        self.doubtful = tuple(doubtful)
 
 
 class TypesMissing(RunError):
@@ -284,13 +343,17 @@ class TypesMissing(RunError):
 
     code = "types_missing"
 
-    def __init__(self, run_id: str, missing: Sequence[str]) -> None:
-        super().__init__(
-            run_id,
-            f"Run {run_id!r} needs node types that this process does not have: {', '.join(missing)}. "
-            "Import the modules that declare them, or name them with --import.",
-        )
+    def __init__(self, run_id: str, missing: Sequence[str], looked_in: Sequence[str] = ()) -> None:
+        if looked_in:
+            told = (
+                f"which {', '.join(looked_in)} {'does' if len(looked_in) == 1 else 'do'} not declare (any more). "
+                "Restore them under their names, or name the place that declares them with --import."
+            )
+        else:
+            told = "which this process does not have. Import the modules that declare them, or name them with --import."
+        super().__init__(run_id, f"Run {run_id!r} needs the node types {', '.join(missing)}, {told}")
         self.missing = tuple(missing)
+        self.looked_in = tuple(looked_in)
 
 
 class TypesChanged(RunError):
@@ -302,7 +365,7 @@ class TypesChanged(RunError):
         super().__init__(
             run_id,
             f"Run {run_id!r} was started from version {version} of workflow {workflow!r}, and the node types have "
-            f"changed since: {_listed([str(fault) for fault in faults])} Restore them as they were, or start another run.",
+            f"changed since:{_listed([str(fault) for fault in faults], 'Restore them as they were, or start another run.')}",
         )
         self.faults = tuple(faults)
 
@@ -394,6 +457,21 @@ class StreamsNotSupported(BodyError):
         self.node_type = node_type
 
 
+class TruthUnclear(BodyError):
+    """A condition looks at what a body returned, and Python cannot say whether that is true."""
+
+    code = "truth_unclear"
+    error_class: ClassVar[str] = "bug"
+
+    def __init__(self, node_id: str, kind: str, error: Exception) -> None:
+        super().__init__(
+            f"What node {node_id!r} returned decides whether other nodes run, but it is a {kind} that is neither true nor "
+            f"false ({type(error).__name__}: {error}). Return a bool, or compare it in a node of its own."
+        )
+        self.node_id = node_id
+        self.kind = kind
+
+
 class ValueTooLarge(BodyError):
     """A value is larger than what may travel between two processes."""
 
@@ -410,7 +488,7 @@ class ValueTooLarge(BodyError):
 
 
 class EngineStopped(PerdureError):
-    """The engine is shutting down and takes no more work."""
+    """The engine is not open: it is shutting down, has stopped, or was never started."""
 
     code = "engine_stopped"
 

@@ -65,6 +65,14 @@ def is_digest(text: str) -> bool:
     return _DIGEST.fullmatch(text) is not None
 
 
+def is_text(text: str) -> bool:
+    """Return whether a text consists of characters, which every database can hold: half a surrogate pair is none."""
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
+
+
 def type_name(declared: Any) -> str:
     """Return the name under which a class or function is stored: `module.qualname`.
 

@@ -6,11 +6,14 @@ import resource
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 import perdure
+from perdure.cli import bench
 from perdure.cli.entry import SECTIONS, Entry
 from tests.cli.conftest import PERDURE, Cli
 
@@ -49,6 +52,15 @@ def test_every_command_has_an_example(name: str, entry: Entry):
     assert command.name == name
     assert f"  perdure {name}" in text
     assert "Usage:" in text
+
+
+def test_help_on_measurements_needs_no_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(bench, "_CHECKOUT", tmp_path)
+
+    helped = CliRunner().invoke(bench.bench_command, ["--help"])
+
+    assert helped.exit_code == 0
+    assert "not with the package" in helped.output
 
 
 def test_help_loads_neither_the_engine_nor_rich():

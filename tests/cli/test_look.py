@@ -117,6 +117,12 @@ def test_show_draws_the_run_and_says_what_is_wrong(ended: Cli):
     assert "\x1b" not in shown
 
 
+def test_the_width_of_a_pipe_can_be_chosen(ended: Cli):
+    shown = ended("show", "bad-1", env={"COLUMNS": "70"}).stdout
+
+    assert max(len(line) for line in shown.splitlines() if "┈" in line) <= 70
+
+
 def test_large_values_are_shown_by_reference(cli: Cli):
     cli.write("flow.py", FLOW.replace('f"Hello, {name}!"', '"x" * 400_000').replace("-> int", "-> str"))
     cli.write(

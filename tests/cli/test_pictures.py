@@ -163,6 +163,15 @@ def test_many_resumptions_do_not_crowd_out_the_picture():
     assert "195 earlier breaks" in "\n".join(lines)
 
 
+def test_a_node_beside_the_groups_is_called_by_its_whole_name():
+    names = [f"job-with-number-{number}" for number in range(MOST_ROWS + 1)]
+    log = Log(*names, stage="jobs")
+    log.start(0, names[7])
+    log.fail(1, names[7], final=True)
+
+    assert row(log.drawn(width=100), names[7]).startswith("✗")
+
+
 def test_many_nodes_are_drawn_in_groups_and_those_with_trouble_by_themselves():
     log = Log(*(f"n{number}" for number in range(MOST_ROWS + 60)), stage="work")
     for number in range(MOST_ROWS + 60):
@@ -261,7 +270,7 @@ NODE = NodeId("fetch")
         (e.NodeSkipped(node_id=NODE, reason="its condition is false"), "fetch skipped: its condition is false"),
         (e.AttemptLost(node_id=NODE, attempt=1, reason="engine lost"), "fetch lost attempt 1: engine lost"),
         (e.RunCompleted(duration_ms=61_000), "run completed in 1 min 1 s"),
-        (e.RunFailed(node_id=NODE, error=BOOM), "run failed at fetch: ValueError: boom"),
+        (e.RunFailed(error=BOOM), "run failed: ValueError: boom"),
         (e.RunCancelled(reason="enough"), "run cancelled: enough"),
         (e.StageStarted(stage="late"), "stage late started"),
         (e.SignalReceived(name="go", signal_id="1", value=msgspec.Raw(b"1")), "run signal received"),
@@ -272,6 +281,10 @@ def test_events_are_told_in_words(event: e.AnyEvent, told: str):
 
     assert sentence(entry) == told
     assert is_news(event)
+
+
+def test_an_error_that_a_node_has_told_is_not_told_again_by_the_run():
+    assert not is_news(e.RunFailed(node_id=NODE, error=BOOM))
 
 
 @pytest.mark.parametrize(

@@ -165,6 +165,24 @@ def test_modules_beside_the_file_can_be_imported(cli: Cli):
     assert done.stdout.splitlines()[-1] == "1.5"
 
 
+def test_a_module_of_a_package_runs_with_its_relative_imports(cli: Cli):
+    cli.write("flows/__init__.py", "")
+    cli.write("flows/parts.py", "from perdure import node\n@node\ndef inc(n: int) -> int:\n    return n + 1\n")
+    flow = (
+        "from perdure import workflow\nfrom .parts import inc\n@workflow\ndef add(n: int) -> int:\n    return inc(n)\n"
+    )
+    cli.write("flows/adding.py", flow)
+
+    done = cli("run", "flows.adding:add", "--input", "n=1")
+    as_file = cli("run", "flows/adding.py", "--input", "n=1")
+
+    assert done.returncode == 0, done
+    assert done.stdout.endswith("\n2\n")
+    assert cli("validate", "flows.adding").returncode == 0
+    assert as_file.returncode == 2
+    assert "Name it as a module, from the folder of the package" in as_file.stderr
+
+
 def test_a_file_may_have_several_workflows_if_one_is_named(cli: Cli):
     cli.write("flow.py", FLOW + FAILING)
 

@@ -23,11 +23,11 @@ DEADLINE_SECONDS = 30
 
 
 class Screen:
-    """A command in a terminal of 100 by 30."""
+    """A command in a terminal, of 100 by 30 unless it is to be narrower."""
 
-    def __init__(self, cli: Cli, *arguments: str, env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, cli: Cli, *arguments: str, env: Mapping[str, str] | None = None, columns: int = 100) -> None:
         self._terminal, inner = pty.openpty()
-        fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+        fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
         self.process = subprocess.Popen(
             [*PERDURE, *arguments],
             cwd=cli.folder,
@@ -136,4 +136,22 @@ def test_ctrl_c_gives_the_terminal_back(cli: Cli, times: int):
 
     assert exit_code == 130
     assert screen.text.rindex("\x1b[?25h") > screen.text.rindex("\x1b[?25l")
-    assert ("perdure resume r1" in screen.text) == (times == 1)
+    assert "perdure resume r1" in screen.text
+
+
+def test_a_list_fits_a_narrow_terminal_and_keeps_the_ids(cli: Cli):
+    cli.write("flow.py", GATED)
+    cli.write("open", "")
+    cli("run", "flow.py")
+    run_id = cli.json("list")[0]["run_id"]
+
+    narrow = Screen(cli, "list", columns=60, env={"NO_COLOR": "1"})
+    narrow.close()
+    wide = Screen(cli, "list", columns=120, env={"NO_COLOR": "1"})
+    wide.close()
+
+    assert all(len(line) <= 60 for line in narrow.text.splitlines())
+    assert run_id in narrow.text
+    assert "completed" in narrow.text
+    assert "TOOK" not in narrow.text
+    assert "TOOK" in wide.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import stat
 from collections.abc import Iterator
@@ -50,6 +51,9 @@ def refused(cli: Cli, *arguments: str) -> str:
         (("flow.py", "-i", "name=a", "--import", "no_such_module"), "No module named 'no_such_module'"),
         (("flow.py", "-i", "name=a", "--timeout", "-1"), "Invalid value for '--timeout'"),
         (("flow.py", "-i", "name=a", "--durability", "most"), "Invalid value for '--durability'"),
+        (("flow.py", "-i", "name=a", "--run-id", ""), "Invalid value for '--run-id': it is empty."),
+        (("flow.py", "-i", "name=a", "--timeout", "soon"), "'soon' is not a valid number of seconds"),
+        (("no.such:hello",), "There is no file 'no.such'"),
         (("json.py", "-i", "name=a"), "has the name of a module that is loaded already"),
     ],
 )
@@ -85,6 +89,58 @@ def test_an_error_in_the_users_file_shows_the_users_line(cli: Cli, text: str, to
         assert part in said
     assert "importlib" not in said
     assert said == refused(cli, "validate", "flow.py")
+
+
+RAISING = """
+from perdure import node, workflow
+
+@node
+def f(x: int) -> int:
+    return x
+
+@workflow
+def good(x: int) -> int:
+    return f(x)
+
+@workflow
+def bad(x: int) -> int:
+    return f(undefined_name)
+"""
+
+
+def test_an_error_in_a_workflow_function_is_the_users(cli: Cli):
+    cli.write("flow.py", RAISING)
+
+    said = refused(cli, "run", "flow.py:bad", "-i", "x=1")
+    checked = cli("validate", "flow.py")
+
+    assert "'bad' raised NameError: name 'undefined_name' is not defined" in said
+    assert f"({cli.folder / 'flow.py'}:14):\n    return f(undefined_name)\n" in said
+    assert checked.returncode == 2
+    assert "✓ good" in checked.stdout
+    assert "flow.py:14" in checked.stdout
+    assert cli.json("run", "flow.py:bad", "-i", "x=1")["error"]["code"] == "workflow_raised"
+    assert [found["valid"] for found in cli.json("validate", "flow.py")] == [True, False]
+
+
+def test_a_module_that_is_not_there_is_told_without_the_ways_of_python(cli: Cli):
+    cli.write("flow.py", FLOW)
+
+    said = refused(cli, "run", "flow.py", "-i", "name=a", "--import", "no_such_module")
+
+    assert "importlib" not in said
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("list", "--bogus"), ("run",), ("lsit",), ("run", "flow.py", "--run-id", ""), ("list", "--limit", "x")],
+)
+def test_wrong_use_is_a_document_where_json_is_wanted(cli: Cli, arguments: tuple[str, ...]):
+    done = cli(*arguments, "--json")
+
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["error"]["code"] == "wrong_use"
+    assert "Error:" in done.stderr
 
 
 def test_errors_are_documents_where_json_is_wanted(cli: Cli):

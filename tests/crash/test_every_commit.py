@@ -58,10 +58,24 @@ def assert_not_vacuous(plans: Sequence[CrashPlan], stories: Sequence[Story], bou
         assert story.takeovers == (plan.kind is CrashKind.TAKEN_OVER and plan.at < boundaries)
 
 
-def crash_everywhere(url: str, folder: Path, reference: Reference, kinds: Sequence[CrashKind] | None = None) -> str:
+def crash_everywhere(
+    url: str,
+    folder: Path,
+    reference: Reference,
+    kinds: Sequence[CrashKind] | None = None,
+    *,
+    otherwise: Callable[[], None] | None = None,
+) -> str:
+    """Tell the undisturbed story, then one for each crash. `otherwise` makes it one with more commits and the same end."""
+
     async def main() -> str:
         async with opened_world(url, folder) as world:
             expected = await world.tell(reference)
+            if otherwise is not None:
+                otherwise()
+                plain, expected = expected, await world.tell(reference)
+                assert expected.outcome == plain.outcome
+                assert expected.boundaries[0] > plain.boundaries[0]
             assert expected.problems == []
             boundaries = expected.boundaries[0]
             plans = one_crash_each(boundaries) if kinds is None else every_crash(boundaries, kinds)
@@ -131,6 +145,20 @@ def test_a_crash_at_any_commit_changes_nothing(
 
     with capsys.disabled():
         print(f"\n{report}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fan", "conditions", "stages"])
+def test_a_crash_between_the_portions_of_a_decision_changes_nothing(
+    name: str, store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def in_portions() -> None:
+        monkeypatch.setattr("perdure.engine.driver.PORTION_NODES", 1)
+
+    report = crash_everywhere(store_url, tmp_path, REFERENCES[name], KINDS, otherwise=in_portions)
+
+    with capsys.disabled():
+        print(f"\n{report} (one node at a time)")
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from perdure.engine import actor, driver, engine, leases, values
+from perdure.engine import actor, driver, engine, leases, pending, values
 from perdure.engine.committer import Committer
 from perdure.errors import PerdureError
 from perdure.graph.plan import NodePlan
@@ -22,7 +22,7 @@ from perdure.ids import RunId
 from perdure.journal import decide, events, evolve
 from perdure.journal.readiness import Ready
 from perdure.journal.states import RunStatus
-from perdure.store.base import Committed, Keep, LeaseLost
+from perdure.store.base import BlobUse, Committed, Keep, LeaseLost
 from perdure.store.sqlite.store import SqliteStore
 from perdure.testing.crashes import CrashKind, CrashPlan
 from perdure.testing.graphs import reference_graphs
@@ -51,6 +51,8 @@ def crashes_at(name: str, *kinds: CrashKind) -> Callable[[], list[str]]:
                 problems += story.problems
                 if story.outcome != expected.outcome:
                     problems.append(f"{story.outcome} instead of {expected.outcome}")
+                if kind is CrashKind.REPLY_LOST and story.refused_offers:
+                    problems.append("the run was dropped although it was not lost")
         return problems
 
     return in_a_world(look)
@@ -247,12 +249,12 @@ def losses_are_counted_in_memory(patch: Patch) -> None:
 
 
 def numbering_leaves_a_gap(patch: Patch) -> None:
-    numbered = driver.Driver._numbered
+    numbered = driver.numbered
 
-    def gapped(self: driver.Driver, decided: Any) -> Any:
-        return tuple(msgspec.structs.replace(entry, seq=entry.seq + 1) for entry in numbered(self, decided))
+    def gapped(*given: Any) -> Any:
+        return tuple(msgspec.structs.replace(entry, seq=entry.seq + 1) for entry in numbered(*given))
 
-    patch.setattr(driver.Driver, "_numbered", gapped)
+    patch.setattr(driver, "numbered", gapped)
 
 
 def retiring_releases_everything(patch: Patch) -> None:
@@ -281,10 +283,12 @@ def recovery_forgets_what_was_scheduled(patch: Patch) -> None:
 
 
 def blob_is_referred_to_before_it_is_kept(patch: Patch) -> None:
-    async def only_remember(self: values.Values, blob: Any) -> None:
-        self._remember(blob.digest, bytes(blob.content))
+    async def only_remember(self: values.Values, blobs: Sequence[Any]) -> tuple[BlobUse, ...]:
+        for blob in blobs:
+            self._remember(blob.digest, bytes(blob.content))
+        return tuple(BlobUse(digest=blob.digest, size=len(blob.content)) for blob in blobs)
 
-    patch.setattr(values.Values, "_keep", only_remember)
+    patch.setattr(values.Values, "keep", only_remember)
 
 
 def steps_are_forgotten(patch: Patch) -> None:
@@ -304,8 +308,13 @@ def checkpoints_are_forgotten(patch: Patch) -> None:
 
 
 def a_row_is_left_behind(patch: Patch) -> None:
-    changed = driver.Driver._changed_nodes
-    patch.setattr(driver.Driver, "_changed_nodes", lambda self, decided: changed(self, decided)[:1])
+    cut = pending.Pending.cut
+
+    def careless(self: pending.Pending) -> pending.Portion:
+        portion = cut(self)
+        return msgspec.structs.replace(portion, nodes=portion.nodes[:1])
+
+    patch.setattr(pending.Pending, "cut", careless)
 
 
 def run_ends_while_nodes_run(patch: Patch) -> None:

@@ -132,8 +132,10 @@ def a_lost_run(losses: int) -> Decider:
     decider = Decider(projection, plan)
     decider.claim(EngineId("e0"), Epoch(1), previous=None, lost=False, at=2)
     decider.start(at=2)
+    decider.proceed(at=2)
     for loss in range(losses):
         decider.claim(EngineId(f"e{loss + 1}"), Epoch(loss + 2), previous=EngineId(f"e{loss}"), lost=True, at=3)
+        decider.proceed(at=3)
     return decider
 
 
@@ -142,6 +144,7 @@ def test_an_attempt_that_must_not_repeat_is_in_doubt_after_a_loss():
     decider.start_attempt(NodeId("charge"), at=3)
 
     decider.claim(EngineId("e1"), Epoch(2), previous=EngineId("e0"), lost=True, at=4)
+    decider.proceed(at=4)
 
     assert decider.projection.node(NodeId("charge")).status is NodeStatus.IN_DOUBT
     assert decider.projection.run.status is RunStatus.SUSPENDED
@@ -160,5 +163,6 @@ def test_a_run_that_is_being_cancelled_is_never_quarantined():
     decider.cancel(reason="enough", at=4)
 
     decider.claim(EngineId("e9"), Epoch(7), previous=EngineId("e5"), lost=True, at=5)
+    decider.proceed(at=5)
 
     assert decider.projection.run.status is RunStatus.CANCELLED

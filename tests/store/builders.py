@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -13,10 +14,12 @@ from perdure.journal.evolve import create_run
 from perdure.journal.projection import Projection
 from perdure.store.base import (
     BlobUse,
+    Busy,
     Claim,
     EngineRow,
     Keep,
     LeaseChange,
+    Outcome,
     Release,
     StepRow,
     Store,
@@ -47,6 +50,20 @@ def engine_row(engine_id: EngineId = ENGINE) -> EngineRow:
 async def save_workflow(store: Store, workflow: str = WORKFLOW) -> None:
     """Save the version that every run of these tests refers to."""
     await store.save_version(workflow, GRAPH_HASH, GRAPH, {"module": "tests"}, at=1)
+
+
+async def settle(store: Store, transitions: Sequence[Transition]) -> list[Outcome]:
+    """Commit as an engine does: one whose run somebody else holds at the moment is offered again."""
+    outcomes: dict[RunId, Outcome] = {}
+    offered = transitions
+    async with asyncio.timeout(30):
+        while True:
+            answers = await store.commit(offered)
+            outcomes |= {transition.run_id: outcome for transition, outcome in zip(offered, answers, strict=True)}
+            offered = [transition for transition in offered if isinstance(outcomes[transition.run_id], Busy)]
+            if not offered:
+                return [outcomes[transition.run_id] for transition in transitions]
+            await asyncio.sleep(0.01)
 
 
 class Draft:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 from msgspec.structs import replace
 
-from perdure.errors import RunNotFound
+from perdure.errors import CommandIdTaken, RunNotFound, ValueNotStorable
 from perdure.ids import CommandId, EngineId, Epoch, EventId, NodeId, RunId, Seq, new_id
 from perdure.journal import events as e
 from perdure.journal.states import RunStatus
@@ -27,19 +28,21 @@ from perdure.store.base import (
     Rejected,
     Release,
     RunExists,
+    RunFilter,
     Store,
     StoredRun,
     Transition,
 )
-from tests.store.builders import ENGINE, Draft, encoded, engine_row, error, started
+from tests.store.builders import ENGINE, Draft, encoded, engine_row, error, settle, started
 from tests.store.conftest import OpenStore
 from tests.store.contents import contents_of
 
 OTHER = EngineId("engine-b")
+NO_TEXT = "half \ud800 pair"
 
 
 async def commit(store: Store, *transitions: Transition) -> list[Outcome]:
-    return list(await store.commit(transitions))
+    return await settle(store, transitions)
 
 
 async def load(store: Store, run_id: RunId) -> StoredRun:
@@ -318,24 +321,46 @@ async def test_an_empty_group_is_nothing(store: Store) -> None:
     assert list(await store.commit([])) == []
 
 
-def _with_a_key_that_is_there(draft: Draft) -> Transition:
+def _with_two_events_in_one_place(draft: Draft) -> Transition:
     transition = draft.next_node(0).transition()
-    again = replace(transition.events[0], event=e.NodeStarted(node_id=NodeId("step0"), attempt=1))
-    return replace(transition, events=(again, *transition.events[1:]))
+    return replace(transition, events=(transition.events[0], *transition.events))
 
 
-def _with_an_end_that_is_none(draft: Draft) -> Transition:
+def _with_a_run_without_a_reason(draft: Draft) -> Transition:
     transition = draft.complete_node("step0").end().transition()
-    return replace(transition, run=replace(transition.run, ended_at=None))
+    return replace(transition, run=replace(transition.run, reason=cast("str", None)))
 
 
-def _with_a_completed_node_without_outputs(draft: Draft) -> Transition:
+def _with_a_node_without_an_attempt(draft: Draft) -> Transition:
     transition = draft.next_node(0).transition()
-    return replace(transition, nodes=(replace(transition.nodes[0], outputs=None), *transition.nodes[1:]))
+    broken = replace(transition.nodes[0], attempt=cast("int", None))
+    return replace(transition, nodes=(broken, *transition.nodes[1:]))
+
+
+def _with_a_step_whose_name_is_no_text(draft: Draft) -> Transition:
+    return draft.step("step0", NO_TEXT, 1).transition()
+
+
+def _with_a_reason_that_is_no_text(draft: Draft) -> Transition:
+    return draft.add(e.RunPausing(reason=NO_TEXT), e.RunPaused()).transition()
+
+
+def _with_something_that_has_no_form(draft: Draft) -> Transition:
+    transition = draft.next_node(0).transition()
+    broken = replace(transition.nodes[0], outputs=cast("dict[str, e.Encoded]", {"output": object()}))
+    return replace(transition, nodes=(broken, *transition.nodes[1:]))
 
 
 @pytest.mark.parametrize(
-    "spoil", [_with_a_key_that_is_there, _with_an_end_that_is_none, _with_a_completed_node_without_outputs]
+    "spoil",
+    [
+        _with_two_events_in_one_place,
+        _with_a_run_without_a_reason,
+        _with_a_node_without_an_attempt,
+        _with_a_step_whose_name_is_no_text,
+        _with_a_reason_that_is_no_text,
+        _with_something_that_has_no_form,
+    ],
 )
 @pytest.mark.parametrize("company", [0, 1, 9])
 async def test_one_that_the_database_refuses_harms_only_itself(
@@ -356,6 +381,33 @@ async def test_one_that_the_database_refuses_harms_only_itself(
     assert await store.dump_run(bad.run_id) == before
     for draft in others:
         assert (await load(store, draft.run_id)).run == draft.projection.run
+
+
+async def test_a_run_whose_id_is_no_text_cannot_be_created_and_is_not_there(store: Store, url: str) -> None:
+    other = started()
+
+    refused, committed = await commit(store, started(NO_TEXT).transition(), other.transition())
+
+    assert isinstance(refused, Rejected)
+    assert "surrogates" in refused.problem
+    assert committed == Committed()
+    before = await contents_of(url)
+    run_id = RunId(NO_TEXT)
+    assert await store.load_run(run_id) is await store.load_state(run_id) is await store.dump_run(run_id) is None
+    assert list(await store.load_events(run_id, after=Seq(0), limit=10)) == []
+    assert list(await store.load_logs(run_id, after=0, limit=10)) == []
+    assert list(await store.list_runs(RunFilter(id_prefix=NO_TEXT), before=None, limit=10)) == []
+    assert await contents_of(url) == before
+
+
+async def test_a_group_holds_a_run_once(store: Store, url: str) -> None:
+    draft = await begin(store)
+    before = await contents_of(url)
+
+    with pytest.raises(ValueError, match="at most one"):
+        await store.commit([draft.next_node(0).transition(), draft.next_node(1).transition()])
+
+    assert await contents_of(url) == before
 
 
 # Lost answers
@@ -447,6 +499,48 @@ async def test_a_command_is_kept_until_it_is_taken_and_taken_once(store: Store) 
 
     assert await commit(store, draft.transition(commands=[second.command_id])) == [Committed()]
     assert (await load(store, draft.run_id)).commands == ()
+
+
+async def test_a_command_id_is_a_runs_own(store: Store) -> None:
+    first, second = await begin(store), await begin(store)
+    commands = [Command(command_id=CommandId("c"), run_id=draft.run_id, kind="pause") for draft in (first, second)]
+
+    assert [await store.add_command(command) for command in commands] == [True, True]
+    assert await commit(store, first.next_node(0).transition(commands=[CommandId("c")])) == [Committed()]
+
+    assert (await load(store, first.run_id)).commands == ()
+    assert (await load(store, second.run_id)).commands == (commands[1],)
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+async def test_a_command_id_stands_for_one_command(store: Store, url: str, *, is_taken: bool) -> None:
+    draft = await begin(store)
+    command = Command(command_id=CommandId("c"), run_id=draft.run_id, kind="cancel", payload={"reason": "x", "n": [1]})
+    await store.add_command(command)
+    if is_taken:
+        await commit(store, draft.next_node(0).transition(commands=[command.command_id]))
+    before = await contents_of(url)
+
+    same = replace(command, payload={"n": [1], "reason": "x"}, created_at=99)
+    assert not await store.add_command(same)
+    with pytest.raises(CommandIdTaken, match="cancel"):
+        await store.add_command(replace(command, payload={"reason": "y"}))
+    with pytest.raises(CommandIdTaken, match="cancel"):
+        await store.add_command(replace(command, kind="resume"))
+
+    assert await contents_of(url) == before
+
+
+@pytest.mark.parametrize("field", ["command_id", "kind", "payload", "run_id"])
+async def test_a_command_that_holds_no_text_is_refused(store: Store, url: str, field: str) -> None:
+    draft = await begin(store)
+    before = await contents_of(url)
+    command = Command(command_id=CommandId("c"), run_id=draft.run_id, kind="cancel")
+
+    with pytest.raises(ValueNotStorable, match="surrogate"):
+        await store.add_command(replace(command, **{field: {"reason": NO_TEXT} if field == "payload" else NO_TEXT}))
+
+    assert await contents_of(url) == before
 
 
 async def test_a_command_for_a_run_that_is_not_there_is_refused(store: Store, url: str) -> None:

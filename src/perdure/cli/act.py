@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any, Literal
 
 import click
@@ -17,8 +18,8 @@ from perdure.cli.terminal import paper
 from perdure.cli.words import plain
 from perdure.engine.engine import Engine
 from perdure.engine.inspect import find_run, load_run, report_run
-from perdure.ids import NodeId
-from perdure.journal.states import TERMINAL, NodeStatus
+from perdure.engine.printing import outlive_readers
+from perdure.journal.states import TERMINAL
 
 
 @click.command("cancel")
@@ -36,6 +37,7 @@ async def cancel_command(run: str, reason: str, store: Place, as_json: bool) -> 
       perdure cancel 0198f2 --reason "wrong input"
     """
     require(store)
+    outlive_readers()
     number: int | None = None
     async with Engine(store.url, recover=False) as engine:
         run_id = await find_run(engine.store, run)
@@ -75,17 +77,13 @@ async def resolve_command(
     value = _parsed(output)
     async with Engine(store.url, recover=False) as engine:
         run_id = await find_run(engine.store, run)
-        nodes = {state.node_id: state for state in (await load_run(engine.store, run_id)).nodes}
-        if NodeId(node) not in nodes or nodes[NodeId(node)].status is not NodeStatus.IN_DOUBT:
-            doubtful = ", ".join(repr(name) for name, state in nodes.items() if state.status is NodeStatus.IN_DOUBT)
-            raise click.UsageError(f"Node {node!r} of run {run_id!r} is not in doubt. In doubt: {doubtful or 'none'}.")
         await (await engine.get(run_id)).resolve(node, resolution, output=value, by="command line")
     if as_json:
         print_json({"run_id": run_id, "node": node, "resolution": resolution})
     else:
-        click.echo(
-            f"node {plain(node)} of run {plain(run_id)}: {resolution}. `perdure resume {plain(run_id)}` goes on."
-        )
+        assumed = ", with null as its output" if resolution == "done" and output is None else ""
+        going_on = store.command("resume", run_id)
+        click.echo(f"node {plain(node)} of run {plain(run_id)}: {resolution}{assumed}. `{going_on}` goes on.")
     return Exit.DONE
 
 
@@ -93,4 +91,5 @@ def _parsed(output: str | None) -> Any:
     try:
         return None if output is None else msgspec.json.decode(output)
     except msgspec.DecodeError as error:
-        raise click.UsageError(f"--output is not JSON: {error}.") from None
+        quoted = shlex.quote(msgspec.json.encode(output).decode())
+        raise click.UsageError(f"--output is not JSON: {error}. If it is a text, quote it: --output {quoted}") from None

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from perdure.cli.exits import Exit
 from perdure.errors import ProgramError
 
 _CHECKOUT = Path(__file__).parents[3]
@@ -16,7 +17,8 @@ _CHECKOUT = Path(__file__).parents[3]
 
 @click.command("bench", context_settings={"ignore_unknown_options": True, "help_option_names": []})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def bench_command(arguments: Sequence[str]) -> int:
+@click.pass_context
+def bench_command(ctx: click.Context, arguments: Sequence[str]) -> int:
     """Measure perdure, and other engines beside it. The measurements come with a checkout, not with the package.
 
     \b
@@ -24,6 +26,9 @@ def bench_command(arguments: Sequence[str]) -> int:
       perdure bench --help
     """
     if not (_CHECKOUT / "bench" / "__main__.py").is_file():
+        if {"-h", "--help"} & set(arguments):
+            click.echo(ctx.get_help())
+            return Exit.DONE
         raise ProgramError(
             "The measurements are not part of the installed package. Run this in a checkout of perdure that is "
             "installed with `pip install -e .`."

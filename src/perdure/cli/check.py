@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from perdure.cli.exits import Exit
-from perdure.cli.options import Place, awaited, clean_output, imports_option, json_option, print_json, store_option
+from perdure.cli.options import Place, awaited, imports_option, json_option, print_json, store_option, users_output
 from perdure.cli.program import Program, load_programs, require_valid
 from perdure.cli.stores import opened
 from perdure.cli.terminal import Pen, paper
@@ -36,7 +36,7 @@ def validate_command(target: str, imports: Sequence[str], as_json: bool) -> int:
       perdure validate flow.py
       perdure validate graph.yaml --import nodes.py
     """
-    with clean_output(as_json):
+    with users_output(as_json=as_json):
         checked = [(program, _problem_of(program)) for program in load_programs(target, imports)]
     if as_json:
         print_json([_validation_document(program, problem) for program, problem in checked])
@@ -100,7 +100,7 @@ def _print_validation(program: Program, problem: GraphError | None, pen: Pen) ->
         return
     click.echo(f"{pen.bad('✗')} {plain(program.name)}: {counted(len(problem.faults), 'fault')}")
     for fault in problem.faults:
-        click.echo(f"  {pen.warning(fault.rule)} {plain(fault.message)} {pen.faint(plain(fault.remedy))}")
+        click.echo(f"- {pen.warning(f'[{fault.rule}]')} {plain(fault.message)} {pen.faint(plain(fault.remedy))}")
 
 
 async def _all_runs(store: Store) -> list[RunId]:

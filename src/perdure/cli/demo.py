@@ -7,6 +7,7 @@ themselves write, and from the log of the run.
 from __future__ import annotations
 
 import asyncio
+import shlex
 import shutil
 import signal
 import sys
@@ -29,6 +30,7 @@ from perdure.cli.terminal import Paper, paper
 from perdure.cli.words import counted
 from perdure.clock import SystemClock
 from perdure.engine.inspect import events_of, load_graph, load_run, verify_run
+from perdure.engine.printing import outlive_readers
 from perdure.errors import ProgramError
 from perdure.ids import NodeId, RunId
 from perdure.journal.events import Encoded
@@ -91,6 +93,7 @@ async def demo_command(folder: str | None, as_json: bool) -> int:
       perdure demo
       perdure demo --folder tour
     """
+    outlive_readers()
     with _folder(folder) as place:
         demo = Demo(place, paper(), is_quiet=as_json)
         findings = await demo.play()
@@ -142,12 +145,10 @@ class Demo:
         say("")
         say(pen.strong("Try next"))
         if is_kept:
-            say(f"{INDENT}cd {self._folder}; perdure show demo --store {_store_url(DEMO)}")
+            say(f"{INDENT}cd {self._folder}; {_program()} show {DEMO}")
         else:
-            say(f"{INDENT}perdure demo --folder tour   {pen.faint('the same, and the files are kept to look around')}")
-        say(
-            f"{INDENT}perdure run flow.py          {pen.faint('a workflow of your own: kill it, then `perdure resume`')}"
-        )
+            say(f"{INDENT}{_program()} demo --folder tour   {pen.faint('the same, and the files are kept')}")
+        say(f"{INDENT}{_program()} run flow.py          {pen.faint('your own workflow: kill it, then resume it')}")
 
     # What happens
 
@@ -210,11 +211,11 @@ class Demo:
         return await self._spawn(DEMO, *arguments, stdout=PIPE)
 
     async def _spawn(self, store: RunId, *arguments: str, stdout: int) -> Process:
-        command = (sys.executable, "-P", "-m", "perdure", *arguments, "--store", _store_url(store))
+        command = (sys.executable, "-P", "-m", "perdure", *arguments, "--store", f"sqlite:///{_file_of(store)}")
         return await asyncio.create_subprocess_exec(*command, cwd=self._folder, stdin=DEVNULL, stdout=stdout)
 
     def _url(self, name: RunId) -> str:
-        return f"sqlite:///{self._folder / name}.db"
+        return f"sqlite:///{self._folder / _file_of(name)}"
 
     @asynccontextmanager
     async def _opened(self, name: RunId) -> AsyncGenerator[Store]:
@@ -279,12 +280,17 @@ def _folder(chosen: str | None) -> Generator[Path]:
     folder = Path(chosen).absolute()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ProgramError(f"{folder} is not an empty folder. Choose one that is empty or does not exist.")
-    folder.mkdir(parents=True, exist_ok=True)
     yield _with_flow(folder)
 
 
 def _with_flow(folder: Path) -> Path:
-    shutil.copyfile(FLOW, folder / FLOW_NAME)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(FLOW, folder / FLOW_NAME)
+    except OSError as error:
+        raise ProgramError(
+            f"The demo cannot write to {folder} ({error.strerror}). Choose another folder: --folder FOLDER."
+        ) from error
     return folder
 
 
@@ -292,8 +298,19 @@ def _run(run_id: RunId, ledger: str) -> tuple[str, ...]:
     return ("run", FLOW_NAME, "--run-id", run_id, "--input", f"ledger={ledger}")
 
 
-def _store_url(name: RunId) -> str:
-    return f"sqlite:///{name}.db"
+def _file_of(name: RunId) -> str:
+    """Return the store of a run. That of the story is the usual one, so that commands need not name it."""
+    return "perdure.db" if name == DEMO else f"{name}.db"
+
+
+def _program() -> str:
+    """Return how perdure is called here, for a person to type."""
+    beside = Path(sys.executable).with_name("perdure")
+    if shutil.which("perdure"):
+        return "perdure"
+    if beside.is_file():
+        return str(beside.relative_to(Path.cwd()) if beside.is_relative_to(Path.cwd()) else beside)
+    return shlex.join([sys.executable, "-m", "perdure"])
 
 
 async def _succeeded(process: Process) -> None:

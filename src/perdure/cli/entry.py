@@ -21,8 +21,7 @@ from perdure.cli.exits import Exit, exit_for
 from perdure.errors import PerdureError
 from perdure.graph.calls import did_you_mean
 
-AS_JSON = "perdure.as_json"
-"""Set in the context's `meta` when a command was asked for JSON: then errors are JSON as well."""
+JSON_OPTION = "--json"
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -86,7 +85,7 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except PerdureError as error:
-            tell_error(error, as_json=ctx.meta.get(AS_JSON, False))
+            tell_error(error.code, str(error))
             return exit_for(error)
 
 
@@ -115,19 +114,25 @@ def main() -> NoReturn:
     sys.exit(_exit_code())
 
 
-def tell_error(error: PerdureError, *, as_json: bool) -> None:
+def tell_error(code: str, message: str) -> None:
     """Say what went wrong: what, why, what to do, and no traceback."""
-    if as_json:
-        document = {"error": {"code": error.code, "message": str(error)}}
-        click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2))
+    _tell_document(code, message)
     is_coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-    click.echo(click.style("Error:", fg="red" if is_coloured else None) + f" {str(error).rstrip()}", err=True)
+    click.echo(click.style("Error:", fg="red" if is_coloured else None) + f" {message.rstrip()}", err=True)
+
+
+def _tell_document(code: str, message: str) -> None:
+    """Print an error as JSON, if that is how the command was asked to print. It may not have come to reading its options."""
+    if JSON_OPTION in sys.argv[1:]:
+        document = {"error": {"code": code, "message": message}}
+        click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2))
 
 
 def _exit_code() -> int:
     try:
         return int(commands.main(prog_name="perdure", standalone_mode=False) or 0)
     except click.ClickException as error:
+        _tell_document("wrong_use", error.format_message())
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
@@ -139,6 +144,7 @@ def _exit_code() -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:  # a bug of ours: the exit code must not say that the run failed
+        _tell_document("bug", f"This is a bug in perdure: {type(error).__name__}: {error}")
         logging.getLogger("perdure").critical("This is a bug in perdure.", exc_info=error)
         return Exit.BUG
 

@@ -50,6 +50,8 @@ def draw(nodes: Sequence[Node], states: Mapping[NodeId, NodeState], timeline: Ti
         return
     is_grouped = len(nodes) > MOST_ROWS
     names = {_group_of(node) for node in nodes} if is_grouped else {node.id for node in nodes}
+    if is_grouped:
+        names |= {node.id for node in _remarkable(nodes, states, timeline)[:MOST_REMARKABLE]}
     name_width = min(max(cells(plain(name)) for name in names), _NAME_WIDTH, paper.width // 4)
     axis = Axis(timeline.periods, paper.width - name_width - _NOTE_WIDTH - 5)
     sheet = _Sheet(paper.pen, axis, name_width)
@@ -185,7 +187,7 @@ def _groups(
         groups.setdefault(_group_of(node), []).append(node)
     for name, members in groups.items():
         yield _group_line(name, members, states, timeline, sheet)
-    remarkable = [node for node in nodes if _is_remarkable(states.get(node.id), timeline.spans.get(node.id, ()))]
+    remarkable = _remarkable(nodes, states, timeline)
     for node in remarkable[:MOST_REMARKABLE]:
         yield _node_line(node, states.get(node.id), timeline.spans.get(node.id, ()), sheet)
     if len(remarkable) > MOST_REMARKABLE:
@@ -194,6 +196,10 @@ def _groups(
 
 def _group_of(node: Node) -> str:
     return node.stage or node.type.rpartition(".")[2] or "nodes"
+
+
+def _remarkable(nodes: Sequence[Node], states: Mapping[NodeId, NodeState], timeline: Timeline) -> list[Node]:
+    return [node for node in nodes if _is_remarkable(states.get(node.id), timeline.spans.get(node.id, ()))]
 
 
 def _is_remarkable(state: NodeState | None, spans: Iterable[Span]) -> bool:

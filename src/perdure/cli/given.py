@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
+import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
+
+import msgspec
 
 from perdure.cli.program import Program
 from perdure.engine.inputs import check_inputs
 from perdure.errors import WrongInputs
-from perdure.graph.constants import check_constant, is_schema_compatible, schema_of
+from perdure.graph.constants import check_constant, from_json, is_schema_compatible, schema_of
 from perdure.graph.model import Graph
 
 STANDARD_INPUT = "-"
@@ -22,21 +24,17 @@ def read_inputs(program: Program, pairs: Sequence[str], file: str | None) -> dic
 
     A text is read as JSON where that fits the input's type: `n=5` is a number for an `int` and a text for a `str`.
     """
-    fits = _fitting(program)
-    given = {} if file is None else _read_file(program, file)
-    seen: set[str] = set()
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not equals or not name:
-            raise WrongInputs(program.name, [f"{pair!r} is not of the form name=value"])
-        if name in seen:
-            raise WrongInputs(program.name, [f"{name!r} is given twice"])
-        seen.add(name)
-        given[name] = _value(name, text, fits)
-    if isinstance(program, Graph):
-        check_inputs(program, {}, given)
-    else:
-        check_inputs(program.graph, program.input_types, given)
+    annotations: Mapping[str, Any] = {} if isinstance(program, Graph) else program.input_types
+    fits = _fitting(program, annotations)
+    texts = {} if file is None else _read_file(program, file)
+    given = {name: _json_or_plain(text, annotations.get(name, Any)) for name, text in texts.items()}
+    for name, text in _split(program, pairs).items():
+        given[name] = _value(text, annotations.get(name, Any), functools.partial(fits, name))
+    graph = program if isinstance(program, Graph) else program.graph
+    try:
+        check_inputs(graph, annotations, given)
+    except WrongInputs as error:
+        raise WrongInputs(program.name, [*error.problems, *_how_to_give(graph, given)]) from None
     return given
 
 
@@ -44,35 +42,63 @@ Fits = Callable[[str, Any], bool]
 """Whether a value may be what the input of this name takes."""
 
 
-def _fitting(program: Program) -> Fits:
+def _fitting(program: Program, annotations: Mapping[str, Any]) -> Fits:
     if isinstance(program, Graph):
         schemas = {declared.name: declared.schema for declared in program.inputs}
         return lambda name, value: is_schema_compatible(schema_of(type(value)), schemas.get(name, {}))
-    annotations = program.input_types
     return lambda name, value: check_constant(value, annotations.get(name, Any)) is None
 
 
-def _value(name: str, text: str, fits: Fits) -> Any:
+def _split(program: Program, pairs: Sequence[str]) -> dict[str, str]:
+    texts: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            raise WrongInputs(program.name, [f"{pair!r} is not of the form name=value"])
+        if name in texts:
+            raise WrongInputs(program.name, [f"{name!r} is given twice"])
+        texts[name] = text
+    return texts
+
+
+def _value(text: str, annotation: Any, fits: Callable[[Any], bool]) -> Any:
     try:
-        value = json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError):
+        value = from_json(text.encode(), annotation)
+    except ValueError:
+        # Where neither fits, the value as JSON makes for the better complaint.
+        return text if fits(text) else _plain_or_text(text)
+    return value if fits(value) or not fits(text) else text
+
+
+def _plain_or_text(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError):
         return text
-    # Where neither fits, the value as JSON makes for the better complaint.
-    return value if fits(name, value) or not fits(name, text) else text
 
 
-def _read_file(program: Program, file: str) -> dict[str, Any]:
+def _json_or_plain(text: msgspec.Raw, annotation: Any) -> Any:
     try:
-        text = sys.stdin.read() if file == STANDARD_INPUT else Path(file).read_text(encoding="utf-8")
-        document = json.loads(text, parse_constant=_refuse)
+        return from_json(bytes(text), annotation)
+    except ValueError:  # what is wrong is told by whoever checks the inputs
+        return msgspec.json.decode(text)
+
+
+def _read_file(program: Program, file: str) -> dict[str, msgspec.Raw]:
+    what = "standard input" if file == STANDARD_INPUT else file
+    try:
+        text = sys.stdin.read().encode() if file == STANDARD_INPUT else Path(file).read_bytes()
+        return msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     except OSError as error:
-        raise WrongInputs(program.name, [f"{file} cannot be read ({error.strerror})"]) from error
-    except (ValueError, RecursionError) as error:
-        raise WrongInputs(program.name, [f"{file} is not JSON ({error})"]) from error
-    if not isinstance(document, dict):
-        raise WrongInputs(program.name, [f"{file} is not a JSON object with a value for each input"])
-    return document  # pyright: ignore[reportUnknownVariableType]
+        raise WrongInputs(program.name, [f"{what} cannot be read ({error.strerror})"]) from error
+    except msgspec.ValidationError:
+        raise WrongInputs(program.name, [f"{what} is not a JSON object with a value for each input"]) from None
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise WrongInputs(program.name, [f"{what} is not JSON ({error})"]) from error
 
 
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no number in JSON")
+def _how_to_give(graph: Graph, given: Mapping[str, Any]) -> list[str]:
+    missing = [
+        declared.name for declared in graph.inputs if declared.default is msgspec.UNSET and declared.name not in given
+    ]
+    return [f"give it as --input {missing[0]}=VALUE"] if missing else []

@@ -34,6 +34,8 @@ def is_news(event: e.Event) -> bool:
             return event.lost or event.epoch > 1
         case e.NodeScheduled():
             return event.due is not None
+        case e.RunFailed():
+            return event.node_id is None  # the node has said it
         case _:
             return not isinstance(event, _QUIET)
 

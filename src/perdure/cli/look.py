@@ -11,7 +11,8 @@ import msgspec
 
 from perdure.cli.lines import line_of
 from perdure.cli.marks import RUN_MARKS, painted, words_of
-from perdure.cli.options import Place, awaited, json_option, print_json, print_json_line, store_option
+from perdure.cli.options import Place, WholeNumber, awaited, json_option, print_json, print_json_line, store_option
+from perdure.cli.results import next_steps
 from perdure.cli.stores import opened
 from perdure.cli.terminal import Paper, Pen, paper
 from perdure.cli.words import cells, day_and_time, duration, padded, plain, time_of_day
@@ -31,16 +32,30 @@ from perdure.store.base import LogLine, RunFilter, RunSummary, Store
 
 DEFAULT_LIMIT = 20
 PAGE = 500
+INTERRUPTED = "interrupted"
+"""Not a status of its own: the run would move if an engine drove it."""
+STATUSES = (
+    *(
+        status.value
+        for status in RunStatus
+        if status not in (RunStatus.PAUSING, RunStatus.PAUSED, RunStatus.AWAITING_INPUT)
+    ),
+    INTERRUPTED,
+)
+"""What runs can be chosen by. What nothing in this version leads to is not offered."""
 LAST_LOGS_SECONDS = 0.5
 """How long after the end of a run its last log lines may still arrive."""
 NEWS_SECONDS = 1.0
+LEAST_COLUMNS = 3
+"""Id, workflow and status are listed however narrow the terminal is."""
+LEAST_NAME = 6
 
 
 @click.command("list")
-@click.option("--status", multiple=True, type=click.Choice([status.value for status in RunStatus]), metavar="STATUS",
-              help="Only runs in this status. May be given several times.")  # fmt: skip
+@click.option("--status", multiple=True, type=click.Choice(STATUSES), metavar="STATUS",
+              help="Only runs in this status, or that are interrupted. May be given several times.")  # fmt: skip
 @click.option("--workflow", metavar="NAME", help="Only runs of this workflow.")
-@click.option("--limit", type=click.IntRange(min=1), default=DEFAULT_LIMIT, show_default=True, help="At most so many.")
+@click.option("--limit", type=WholeNumber(min=1), default=DEFAULT_LIMIT, show_default=True, help="At most so many.")
 @store_option
 @json_option
 @awaited
@@ -51,10 +66,9 @@ async def list_command(status: Sequence[str], workflow: str | None, limit: int, 
       perdure list
       perdure list --status failed --workflow digest
     """
-    which = RunFilter(status=tuple(map(RunStatus, status)), workflow=workflow)
     async with opened(store) as source:
-        runs = await _page_through(source, which, limit + 1)
         living = await living_engines(source)
+        runs = await _page_through(source, _Wanted(status, living), workflow, limit + 1)
     if as_json:
         print_json([_summary_document(run) for run in runs[:limit]])
     else:
@@ -64,7 +78,7 @@ async def list_command(status: Sequence[str], workflow: str | None, limit: int, 
 @click.command("events")
 @click.argument("run", metavar="RUN")
 @click.option("--follow", "-f", is_flag=True, help="Go on until the run has ended.")
-@click.option("--after", type=click.IntRange(min=0), default=0, metavar="SEQ", help="Only events after this number.")
+@click.option("--after", type=WholeNumber(min=0), default=0, metavar="SEQ", help="Only events after this number.")
 @store_option
 @json_option
 @awaited
@@ -80,7 +94,8 @@ async def events_command(run: str, follow: bool, after: int, store: Place, as_js
     async with opened(store) as source:
         run_id = await find_run(source, run)
         if follow:
-            async for entry in follow_events(source, run_id, after=after):
+            waiting = _Waiting(source, run_id, store)
+            async for entry in follow_events(source, run_id, after=after, on_wait=waiting.tell):
                 if as_json:
                     print_json_line(event_document(entry))
                 else:
@@ -111,7 +126,7 @@ async def logs_command(run: str, follow: bool, store: Place, as_json: bool) -> N
     async with opened(store) as source:
         run_id = await find_run(source, run)
         if follow:
-            async for line in _follow_logs(source, run_id):
+            async for line in _follow_logs(source, run_id, _Waiting(source, run_id, store)):
                 _print_log(line, as_json=as_json, pen=paper().pen)
         else:
             lines = [line async for line in _logs_of(source, run_id)]
@@ -128,15 +143,40 @@ def event_document(entry: Recorded) -> dict[str, Any]:
     return place | msgspec.json.decode(encode_event(entry.event), type=dict[str, msgspec.Raw])
 
 
-async def _page_through(store: Store, which: RunFilter, limit: int) -> list[RunSummary]:
+class _Wanted:
+    """Which runs are wanted, by the words of the command line."""
+
+    def __init__(self, words: Sequence[str], living: frozenset[EngineId]) -> None:
+        self._statuses = {RunStatus(word) for word in words if word != INTERRUPTED}
+        self._wants_interrupted = INTERRUPTED in words
+        self._living = living
+
+    def statuses(self) -> tuple[RunStatus, ...]:
+        """Return the statuses that such runs can have; none stands for all."""
+        return tuple(self._statuses | (MOVING if self._wants_interrupted else set()))
+
+    def is_met(self, run: RunSummary) -> bool:
+        if not self._wants_interrupted or run.status in self._statuses:
+            return True
+        return _is_left(run, self._living)
+
+
+async def _page_through(store: Store, wanted: _Wanted, workflow: str | None, limit: int) -> list[RunSummary]:
+    which = RunFilter(status=wanted.statuses(), workflow=workflow)
     runs: list[RunSummary] = []
+    before: tuple[int, str] | None = None
     while len(runs) < limit:
-        before = (runs[-1].created_at, runs[-1].run_id) if runs else None
-        page = await store.list_runs(which, before=before, limit=min(PAGE, limit - len(runs)))
+        page = await store.list_runs(which, before=before, limit=min(PAGE, limit))
         if not page:
             break
-        runs += page
-    return runs
+        before = (page[-1].created_at, page[-1].run_id)
+        runs += filter(wanted.is_met, page)
+    return runs[:limit]
+
+
+def _is_left(run: RunSummary, living: frozenset[EngineId]) -> bool:
+    """Whether the run would move, and nobody drives it."""
+    return run.status in MOVING and run.owner not in living
 
 
 def _summary_document(run: RunSummary) -> dict[str, Any]:
@@ -159,6 +199,8 @@ def _print_list(runs: Sequence[RunSummary], living: frozenset[EngineId], *, more
         return
     rows = [("RUN", "WORKFLOW", "STATUS", "STARTED", "TOOK"), *(_row(run, living) for run in runs)]
     widths = [max(cells(row[column]) for row in rows) for column in range(len(rows[0]))]
+    if sheet.is_live:
+        rows, widths = _narrowed(rows, widths, sheet.width)
     click.echo(sheet.pen.faint(_columns(rows[0], widths)))
     for run, row in zip(runs, rows[1:], strict=True):
         click.echo(_coloured_row(run, row, widths, sheet))
@@ -167,8 +209,8 @@ def _print_list(runs: Sequence[RunSummary], living: frozenset[EngineId], *, more
 
 
 def _row(run: RunSummary, living: frozenset[EngineId]) -> tuple[str, ...]:
-    is_left = run.status in MOVING and run.owner not in living
-    status = f"{RUN_MARKS[run.status][0]} {words_of(run.status)}" + (", interrupted" if is_left else "")
+    is_left = _is_left(run, living)
+    status = f"{RUN_MARKS[run.status][0]} {words_of(run.status)}" + (f", {INTERRUPTED}" if is_left else "")
     started = "" if run.started_at is None else day_and_time(run.started_at)
     return plain(run.run_id), f"{plain(run.workflow)} v{run.version}", status, started, _took(run, is_left=is_left)
 
@@ -179,13 +221,28 @@ def _took(run: RunSummary, *, is_left: bool) -> str:
     return duration((run.ended_at or SystemClock().now_micros()) - run.started_at)
 
 
+def _narrowed(
+    rows: Sequence[tuple[str, ...]], widths: Sequence[int], width: int
+) -> tuple[list[tuple[str, ...]], list[int]]:
+    """Leave out the last columns, and cut the names of workflows, until a row fits. Ids are never cut: they are copied."""
+    kept = list(widths)
+    while len(kept) > LEAST_COLUMNS and _total(kept) > width:
+        kept.pop()
+    kept[1] = max(min(kept[1], kept[1] - (_total(kept) - width)), min(kept[1], LEAST_NAME))
+    return [row[: len(kept)] for row in rows], kept
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + 2 * (len(widths) - 1)
+
+
 def _columns(row: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join(padded(text, width) for text, width in zip(row, widths, strict=True)).rstrip()
 
 
 def _coloured_row(run: RunSummary, row: Sequence[str], widths: Sequence[int], sheet: Paper) -> str:
     name, workflow, status, *rest = (padded(text, width) for text, width in zip(row, widths, strict=True))
-    meaning = "warning" if "interrupted" in status else RUN_MARKS[run.status][1]
+    meaning = "warning" if INTERRUPTED in status else RUN_MARKS[run.status][1]
     return "  ".join((name, workflow, painted(sheet.pen, status, meaning), *map(sheet.pen.faint, rest))).rstrip()
 
 
@@ -200,7 +257,29 @@ async def _logs_of(store: Store, run_id: RunId, after: int = 0) -> AsyncIterator
         after = page[-1][0]
 
 
-async def _follow_logs(store: Store, run_id: RunId) -> AsyncIterator[LogLine]:
+class _Waiting:
+    """Says, once for each time it comes to that, that nothing will follow unless somebody acts."""
+
+    def __init__(self, store: Store, run_id: RunId, place: Place) -> None:
+        self._store = store
+        self._run_id = run_id
+        self._place = place
+        self._told_at: int | None = None
+
+    async def tell(self) -> None:
+        stored = await load_run(self._store, self._run_id)
+        run = stored.run
+        is_driven = stored.owner is not None and stored.owner in await living_engines(self._store)
+        if is_driven or run.status in TERMINAL or self._told_at == run.last_seq:
+            return
+        self._told_at = run.last_seq
+        what = "no engine drives it" if run.status in MOVING else f"it is {words_of(run.status)}"
+        click.echo(f"perdure: waiting for run {plain(run.run_id)}, but {what}", err=True)
+        for line in next_steps(run, self._place, Pen()):
+            click.echo(f"perdure: {line}", err=True)
+
+
+async def _follow_logs(store: Store, run_id: RunId, waiting: _Waiting) -> AsyncIterator[LogLine]:
     after = 0
     while True:
         has_ended = (await load_run(store, run_id)).run.status in TERMINAL
@@ -212,6 +291,7 @@ async def _follow_logs(store: Store, run_id: RunId) -> AsyncIterator[LogLine]:
             after = number
         if has_ended:
             return
+        await waiting.tell()
         await store.wait_for_news(NEWS_SECONDS)
 
 

@@ -16,7 +16,8 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from perdure.cli.entry import AS_JSON
+from perdure.cli.entry import JSON_OPTION
+from perdure.engine.printing import outlive_readers
 from perdure.store.opening import DEFAULT_URL
 
 P = ParamSpec("P")
@@ -53,17 +54,28 @@ def store_option(command: F) -> F:
     )(command)
 
 
-def _as_json(ctx: click.Context, parameter: click.Parameter, value: bool) -> bool:
-    ctx.meta[AS_JSON] = value
-    return value
-
-
 def json_option(command: F) -> F:
     """`--json`."""
-    # Read first, so that whatever is wrong with the other options is told in JSON as well.
-    return click.option(
-        "--json", "as_json", is_flag=True, is_eager=True, callback=_as_json, help="Print JSON for other programs."
-    )(command)
+    return click.option(JSON_OPTION, "as_json", is_flag=True, help="Print JSON for other programs.")(command)
+
+
+class WholeNumber(click.IntRange):
+    """A number from `min` on, called so in complaints."""
+
+    name = "whole number"
+
+
+class Seconds(click.FloatRange):
+    """A time above zero, called so in complaints."""
+
+    name = "number of seconds"
+
+
+def not_empty(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Refuse an option that is given without a value: a variable in a script may have been empty."""
+    if value == "":
+        raise click.BadParameter("it is empty.", ctx, parameter)
+    return value
 
 
 def imports_option(command: F) -> F:
@@ -88,9 +100,13 @@ def awaited(command: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, R]:
 
 
 @contextmanager
-def clean_output(wanted: bool) -> Generator[None]:
-    """Keep standard output for the one JSON document: whatever a user's code prints meanwhile goes to standard error."""
-    if not wanted:
+def users_output(*, as_json: bool) -> Generator[None]:
+    """Where a user's code prints: printing does not fail for want of readers.
+
+    Standard output is kept for the one JSON document, if that is wanted: then all else goes to standard error.
+    """
+    outlive_readers()
+    if not as_json:
         yield
         return
     sys.stdout.flush()

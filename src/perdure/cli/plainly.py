@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import sys
 from collections.abc import Sequence
 
@@ -15,14 +13,9 @@ from perdure.journal.states import NodeStatus
 
 
 def say(text: str) -> None:
-    """Print a line, at once. When whoever read it has left, go on in silence: a run does not end for want of readers."""
-    try:
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
-    except OSError as error:
-        if error.errno != errno.EPIPE:
-            raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """Print a line, at once."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
 
 
 class Lines:

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
+from importlib.util import find_spec, module_from_spec, spec_from_loader
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
@@ -48,6 +48,9 @@ def load_program(target: str, imports: Iterable[str]) -> Program:
 def load_programs(target: str, imports: Iterable[str]) -> list[Program]:
     """Return the workflow that `FILE:workflow` means, or all of those that the file declares: at least one."""
     path, name = _split(target)
+    if not path.is_file() and _is_module(str(path)):
+        load_places(imports)
+        return list(_choose(_import_module(str(path), Path.cwd()), path, name))
     if not path.is_file():
         raise ProgramError(
             f"{path} is a folder. Name a file in it." if path.is_dir() else f"There is no file {str(path)!r}."
@@ -86,13 +89,13 @@ def load_types_of(run: RunState, graph: Graph, imports: Iterable[str]) -> None:
     """
     load_places(imports)
     if imports or not _missing(graph):
-        _require_types(run, graph)
+        _require_types(run, graph, looked_in=list(imports))
         return
     modules = run.source.get("module", "").split("\n")
     files = run.source.get("file", "").split("\n")
     for module, file in zip(modules, files, strict=False):
         _load_source(run, module, file)
-    _require_types(run, graph)
+    _require_types(run, graph, looked_in=[file or module for module, file in zip(modules, files, strict=False)])
 
 
 def load_file(path: Path) -> ModuleType:
@@ -135,6 +138,18 @@ def _split(target: str) -> tuple[Path, str | None]:
     return Path(path), name
 
 
+def _is_module(name: str) -> bool:
+    """Whether this names a module inside a package, and not a file that is not there."""
+    parts = name.split(".")
+    if len(parts) < 2 or not all(part.isidentifier() for part in parts) or f".{parts[-1]}" in (".py", *_GRAPHS):
+        return False
+    _prefer(Path.cwd())
+    try:
+        return find_spec(name) is not None
+    except ImportError:  # a part of the way does not lead to a package
+        return False
+
+
 def _choose(module: ModuleType, path: Path, name: str | None) -> Sequence[Workflow[..., Any]]:
     """Return the workflow of this name, or those that the file declares, or else those that it has imported."""
     there: dict[str, Workflow[..., Any]] = {
@@ -145,7 +160,8 @@ def _choose(module: ModuleType, path: Path, name: str | None) -> Sequence[Workfl
     distinct = list({id(value): value for value in there.values()}.values())
     if not distinct:
         raise ProgramError(f"{path} has no workflow. Decorate the function that describes it with @workflow.")
-    return [value for value in distinct if _is_same_file(value.source.file, path)] or distinct
+    file = Path(module.__file__ or path)
+    return [value for value in distinct if _is_same_file(value.source.file, file)] or distinct
 
 
 def _named(there: Mapping[str, Workflow[..., Any]], path: Path, name: str) -> Workflow[..., Any]:
@@ -193,19 +209,19 @@ def _root_of(module: str, path: Path) -> Path:
     return inner.parents[module.count(".")]
 
 
-def _import_module(name: str, folder: Path) -> None:
+def _import_module(name: str, folder: Path) -> ModuleType:
     _prefer(folder)
     with _explained(name), importing(name):
-        importlib.import_module(name)
+        return importlib.import_module(name)
 
 
 def _missing(graph: Graph) -> list[str]:
     return sorted({node.type for node in graph.nodes} - declared_types().keys())
 
 
-def _require_types(run: RunState, graph: Graph) -> None:
+def _require_types(run: RunState, graph: Graph, *, looked_in: Sequence[str]) -> None:
     if missing := _missing(graph):
-        raise TypesMissing(run.run_id, missing)
+        raise TypesMissing(run.run_id, missing, looked_in)
 
 
 def _prefer(folder: Path) -> None:
@@ -229,7 +245,13 @@ def _explained(what: str) -> Generator[None]:
             "Put what it should do as a program under `if __name__ == '__main__':`."
         ) from error
     except Exception as error:  # a module runs any code when it is imported
-        raise ProgramError(f"{what} cannot be loaded:\n\n{_told(error)}") from error
+        raise ProgramError(f"{what} cannot be loaded:\n\n{_told(error)}{_remedy(error)}") from error
+
+
+def _remedy(error: Exception) -> str:
+    if isinstance(error, ImportError) and "relative import" in str(error):
+        return "\nThe file is part of a package. Name it as a module, from the folder of the package: package.module"
+    return ""
 
 
 def _told(error: Exception) -> str:
@@ -244,8 +266,8 @@ def _told(error: Exception) -> str:
 def _frames_of_user(trace: TracebackType | None) -> Iterable[traceback.FrameSummary]:
     """Leave out what the reader did not write: our own frames, and those of the import system."""
     for frame in traceback.extract_tb(trace):
-        is_frozen = frame.filename.startswith("<frozen")
-        if not is_frozen and not Path(frame.filename).is_relative_to(_OWN_FOLDER):
+        is_importing = frame.filename.startswith("<frozen") or frame.filename == importlib.__file__
+        if not is_importing and not Path(frame.filename).is_relative_to(_OWN_FOLDER):
             yield frame
 
 

@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent
+import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
+import msgspec
+
+import perdure
 from perdure.cli.exits import Exit
 from perdure.cli.marks import RUN_MARKS, painted, words_of
 from perdure.cli.options import Place
 from perdure.cli.terminal import Paper, Pen
-from perdure.cli.words import duration, error_line, fitted, plain, plain_lines, value_line, value_text
+from perdure.cli.words import duration, error_line, fitted, plain, plain_lines, readable, value_line, value_text
 from perdure.graph.model import DEFAULT_OUTPUT
 from perdure.journal.decide import IN_DOUBT
 from perdure.journal.events import Encoded, ErrorClass, ErrorRecord
 from perdure.journal.states import MOVING, RunState, RunStatus
+from perdure.store.codecs import blob_refs
 
-TRACEBACK_LINES = 6
+TRACEBACK_LINES = 9
 """How many of the last lines of a traceback are shown."""
+KINDS = {
+    ErrorClass.TRANSIENT: "transient: another try may help",
+    ErrorClass.RESOURCE: "resource: too little memory, or the like",
+    ErrorClass.CONFIGURATION: "configuration: something is missing on this machine",
+    ErrorClass.INPUT: "input: the node cannot use what it was given",
+    ErrorClass.BUG: "bug: in the code of the node",
+}
+"""What the class of an error means. Of an unknown one there is nothing to say."""
+MOST_COMMAND_CHARS = 600
+"""A longer command is not one that a person copies."""
+
+_FRAME = '  File "'
+_MACHINERY = tuple(f"{Path(file).parent}{os.sep}" for file in (perdure.__file__, asyncio.__file__, concurrent.__file__))
 
 
 def exit_of(status: RunStatus) -> Exit:
@@ -71,23 +92,48 @@ def trouble(node_id: str | None, error: ErrorRecord, paper: Paper) -> Iterator[s
     """Yield an error: where, what kind, what it says, and the end of its traceback."""
     pen = paper.pen
     where = f"{plain(node_id)}: " if node_id else ""
-    kind = "" if error.error_class is ErrorClass.UNKNOWN else pen.faint(f" ({error.error_class.value})")
-    yield f"{pen.bad('✗')} {pen.strong(where)}{error_line(error)}{kind}"
-    # The frames alone: what follows them has been said.
-    frames = [line for line in plain_lines(error.traceback).splitlines() if line.startswith(" ")]
-    for line in frames[-TRACEBACK_LINES:]:
+    kind = f" ({KINDS[error.error_class]})" if error.error_class in KINDS else ""
+    yield f"{pen.bad('✗')} {pen.strong(where)}{error_line(error)}{pen.faint(kind)}"
+    for line in _users_lines(error.traceback):
         yield pen.faint(fitted(f"  {line}", paper.width))
+
+
+def _users_lines(traceback: str) -> list[str]:
+    """Return the last frames of a traceback, whole ones, without those of perdure itself. What was raised is said already."""
+    frames: list[list[str]] = []
+    for line in plain_lines(traceback).splitlines():
+        if line.startswith(_FRAME):
+            frames.append([line])
+        elif line.startswith(" ") and frames:
+            frames[-1].append(line)
+    shown: list[str] = []
+    for frame in reversed([frame for frame in frames if not _is_machinery(frame[0])]):
+        if shown and len(shown) + len(frame) > TRACEBACK_LINES:
+            break
+        shown = [*frame, *shown]
+    return shown
+
+
+def _is_machinery(line: str) -> bool:
+    """Whether a frame is none that the reader has written, or led to: our own, or the loop that runs it."""
+    file = line.removeprefix(_FRAME).partition('"')[0]
+    return file.startswith(_MACHINERY) or file.startswith("<frozen")
 
 
 def next_steps(run: RunState, place: Place, pen: Pen, *, is_driven: bool = False) -> Iterator[str]:
     """Yield what can be done next, if anything."""
     resume = place.command("resume", run.run_id)
     match run.status:
-        case RunStatus.COMPLETED | RunStatus.CANCELLED:
+        case RunStatus.COMPLETED if any(map(blob_refs, (run.outputs or {}).values())):
+            yield _step(pen, "the result in full", place.command("show", run.run_id, "--result"))
+        case RunStatus.COMPLETED:
             return
+        case RunStatus.CANCELLED:
+            yield _step(pen, "start it again, from the beginning", start_again(run, place))
         case RunStatus.FAILED:
             yield _step(pen, "what happened", place.command("events", run.run_id))
             yield _step(pen, "what its nodes logged", place.command("logs", run.run_id))
+            yield _step(pen, "start it again, from the beginning", start_again(run, place))
         case RunStatus.QUARANTINED:
             yield _step(pen, "what happened", place.command("events", run.run_id))
             yield _step(pen, "try again", resume)
@@ -96,7 +142,7 @@ def next_steps(run: RunState, place: Place, pen: Pen, *, is_driven: bool = False
             yield _step(
                 pen,
                 "say what became of it",
-                place.command("resolve", run.run_id, node, "done") + " (or retry, or fail)",
+                place.command("resolve", run.run_id, node, "done", "--output", "JSON") + " (or retry, or fail)",
             )
             yield _step(pen, "then continue", resume)
         case status if status in MOVING and not is_driven:
@@ -106,6 +152,47 @@ def next_steps(run: RunState, place: Place, pen: Pen, *, is_driven: bool = False
         case _:
             yield _step(pen, "continue", resume)
             yield _step(pen, "give up", place.command("cancel", run.run_id))
+
+
+def final_word(run: RunState) -> str:
+    """Return why a run that has ended without a result stays as it is."""
+    how = "failed" if run.status is RunStatus.FAILED else "was cancelled"
+    return f"Run {plain(run.run_id)} {how} before, and that is final: this version cannot go on with such a run."
+
+
+def start_again(run: RunState, place: Place) -> str:
+    """Return the command that starts another run like this one, as far as it can be told."""
+    file, module = run.source.get("file", ""), run.source.get("module", "")
+    target = module if "." in module else _beside(file) if _mentions(file, run.workflow) else "FILE"
+    given = [f"{name}={text}" for name, value in run.inputs.items() if (text := _as_input(value)) is not None]
+    words = ["run", f"{target}:{run.workflow}", *(word for pair in given for word in ("--input", pair))]
+    command = place.command(*words)
+    if len(given) == len(run.inputs) and len(command) <= MOST_COMMAND_CHARS:
+        return command
+    return place.command(*words[:2], "--inputs", "FILE") + f" ({place.command('show', run.run_id)} names the inputs)"
+
+
+def _as_input(value: Encoded) -> str | None:
+    """Return a stored value as it is given on the command line; None if it is not at hand."""
+    if blob_refs(value):
+        return None
+    shown = readable(value)
+    is_plain_text = isinstance(shown, str) and not shown.startswith(('"', "{", "[")) and shown.isprintable()
+    return str(shown) if is_plain_text else msgspec.json.encode(shown).decode()
+
+
+def _beside(file: str) -> str:
+    """Return the path of a file, short if it is below the current folder."""
+    path = Path(file)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
+
+
+def _mentions(file: str, workflow: str) -> bool:
+    """Whether the workflow is likely to be written in this file: one that came as a graph is not."""
+    try:
+        return workflow in Path(file).read_text(encoding="utf-8", errors="replace")
+    except (OSError, ValueError):
+        return False
 
 
 def _step(pen: Pen, why: str, command: str) -> str:

@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
 import msgspec
 
 from perdure.cli.given import read_inputs
-from perdure.cli.options import Place, clean_output, imports_option, json_option, print_json, store_option
+from perdure.cli.options import (
+    Place,
+    Seconds,
+    imports_option,
+    json_option,
+    not_empty,
+    print_json,
+    store_option,
+    users_output,
+)
 from perdure.cli.plainly import Lines, Silence, say
 from perdure.cli.program import Program, load_program, load_types_of, require_valid
-from perdure.cli.results import exit_of, next_steps, outcome
+from perdure.cli.results import exit_of, final_word, next_steps, outcome
 from perdure.cli.running import drive, exit_after
 from perdure.cli.stores import opened, require
 from perdure.cli.terminal import Paper, paper
 from perdure.cli.watch import Display
+from perdure.cli.words import plain
 from perdure.engine.engine import Engine
 from perdure.engine.inspect import RunReport, find_run, load_graph, load_run, report_run
 from perdure.errors import JournalDamaged, TypesChanged
 from perdure.graph.declare import declared_types
 from perdure.graph.model import Graph
+from perdure.graph.source import closure_of
 from perdure.graph.validate import validate
 from perdure.ids import RunId
 from perdure.journal.events import Durability, OnFailure
-from perdure.journal.states import MOVING, TERMINAL, RunState
+from perdure.journal.states import MOVING, TERMINAL, RunState, RunStatus
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,18 +58,20 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     report: RunReport
     signal: int | None
     """What made us leave it before it had ended, if something did."""
+    had_ended: bool
+    """Whether it had ended before anything was asked of it."""
 
 
 @click.command("run")
 @click.argument("target", metavar="FILE[:WORKFLOW]")
 @click.option("--input", "-i", "pairs", multiple=True, metavar="NAME=VALUE", help="An input; VALUE is JSON or text.")
 @click.option("--inputs", "file", metavar="FILE", help="A JSON object with inputs; - reads standard input.")
-@click.option("--run-id", metavar="ID", help="Name the run. Starting it again goes on with it.")
+@click.option("--run-id", metavar="ID", callback=not_empty, help="Name the run. Starting it again goes on with it.")
 @click.option("--durability", type=click.Choice(["sync", "async", "exit"]), help="How soon progress is on disk.")
 @click.option(
     "--on-failure", type=click.Choice(["stop", "finish"]), help="Stop at once, or finish what is independent."
 )
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="For the whole run.")
+@click.option("--timeout", type=Seconds(min=0, min_open=True), metavar="SECONDS", help="For the whole run.")
 @imports_option
 @store_option
 @json_option
@@ -76,15 +89,16 @@ def run_command(
 ) -> int:
     """Run a workflow to its end and print its result.
 
-    FILE is a Python file, or a graph in JSON or YAML whose node types come from --import. Everything is recorded:
-    whatever stops the process, starting the same --run-id again, or `perdure resume`, goes on where it stopped.
+    FILE is a Python file, a module (package.module), or a graph in JSON or YAML whose node types come from --import.
+    Everything is recorded: whatever stops the process, starting the same --run-id again, or `perdure resume`, goes on
+    where it stopped. A run that has failed is final.
 
     \b
       perdure run flow.py --input name=Ada
       perdure run flow.py:digest --inputs in.json --run-id digest-1
       perdure run graph.yaml --import nodes.py
     """
-    with clean_output(as_json):
+    with users_output(as_json=as_json):
         program = load_program(target, imports)
         require_valid(program)  # before the store is opened: what cannot run leaves nothing behind
         wish = Wish(
@@ -114,7 +128,7 @@ def resume_command(run: str, imports: Sequence[str], store: Place, as_json: bool
       perdure resume 0198f2
       perdure resume 0198f2 --import moved/flow.py
     """
-    with clean_output(as_json):
+    with users_output(as_json=as_json):
         run_id = asyncio.run(_prepare(run, imports, store))
         ended = asyncio.run(_resume(run_id, store, as_json=as_json))
     return _conclude(ended, store, as_json=as_json)
@@ -122,6 +136,7 @@ def resume_command(run: str, imports: Sequence[str], store: Place, as_json: bool
 
 async def _start(wish: Wish, place: Place, *, as_json: bool) -> Ended:
     async with Engine(place.url, recover=False) as engine:
+        before = None if wish.run_id is None else await engine.store.load_state(RunId(wish.run_id))
         run = await engine.start(
             wish.program,
             run_id=wish.run_id,
@@ -131,7 +146,7 @@ async def _start(wish: Wish, place: Place, *, as_json: bool) -> Ended:
             timeout=wish.timeout,
         )
         known = 0 if engine.driver_of(run.run_id) is not None else (await run.load()).run.last_seq
-        return await _attend(engine, run.run_id, as_json=as_json, known=known)
+        return await _attend(engine, run.run_id, place, before, as_json=as_json, known=known)
 
 
 async def _prepare(text: str, imports: Sequence[str], place: Place) -> RunId:
@@ -145,7 +160,21 @@ async def _prepare(text: str, imports: Sequence[str], place: Place) -> RunId:
             raise JournalDamaged(run_id, f"version {run.version} of workflow {run.workflow!r} cannot be read")
         load_types_of(run, graph, imports)
         _require_fit(run, graph)
+        _warn_of_closures(graph)
     return run_id
+
+
+def _warn_of_closures(graph: Graph) -> None:
+    """Say which node types take values from around them: they may have been others when the run was started."""
+    used = {node.type for node in graph.nodes}
+    for name, node_type in declared_types().items():
+        if name in used and (names := closure_of(node_type.fn)):
+            click.echo(
+                f"perdure: node type {plain(name)} is declared inside a function and uses {', '.join(names)} from there. "
+                "Here these are what the last call of that function made them, whatever they were when the run was "
+                "started. Make them inputs of the node, so that they are recorded.",
+                err=True,
+            )
 
 
 def _require_fit(run: RunState, graph: Graph) -> None:
@@ -161,22 +190,39 @@ async def _resume(run_id: RunId, place: Place, *, as_json: bool) -> Ended:
         if run.status not in MOVING and run.status not in TERMINAL:
             rested_at = run.last_seq
             await (await engine.get(run_id)).resume()
-        return await _attend(engine, run_id, as_json=as_json, known=run.last_seq, rested_at=rested_at)
+        return await _attend(engine, run_id, place, run, as_json=as_json, known=run.last_seq, rested_at=rested_at)
 
 
-async def _attend(engine: Engine, run_id: RunId, *, as_json: bool, known: int, rested_at: int = -1) -> Ended:
+async def _attend(
+    engine: Engine,
+    run_id: RunId,
+    place: Place,
+    before: RunState | None,
+    *,
+    as_json: bool,
+    known: int,
+    rested_at: int = -1,
+) -> Ended:
+    """Keep to the run until it is left, and say how. `before` is what it was before this command."""
     run = (await load_run(engine.store, run_id)).run
     signal: int | None = None
     if run.status not in TERMINAL:
         display = _display(run, as_json=as_json)
+
+        def give_up() -> None:
+            display.close()
+            for line in _left(run, place, paper()) if not as_json else ():
+                say(line)
+
         try:
-            signal = await drive(engine, run_id, display, known=known, rested_at=rested_at)
+            signal = await drive(engine, run_id, display, known=known, rested_at=rested_at, before_end=give_up)
         finally:
             display.close()
     return Ended(
         run=(await load_run(engine.store, run_id)).run,
         report=await report_run(engine.store, run_id),
         signal=signal,
+        had_ended=before is not None and before.status in TERMINAL,
     )
 
 
@@ -202,10 +248,12 @@ def _conclude(ended: Ended, place: Place, *, as_json: bool) -> int:
 
 
 def _tell(ended: Ended, place: Place, sheet: Paper) -> None:
-    if ended.signal is None:
-        for line in outcome(ended.run, place, sheet):
-            say(line)
-        return
-    say(sheet.pen.warning(f"stopped; run {ended.run.run_id} is kept as it is"))
-    for line in next_steps(ended.run, place, sheet.pen):
+    for line in outcome(ended.run, place, sheet) if ended.signal is None else _left(ended.run, place, sheet):
         say(line)
+    if ended.had_ended and ended.run.status is not RunStatus.COMPLETED:
+        say(sheet.pen.warning(final_word(ended.run)))
+
+
+def _left(run: RunState, place: Place, sheet: Paper) -> Iterator[str]:
+    yield sheet.pen.warning(f"stopped; run {run.run_id} is kept as it is")
+    yield from next_steps(run, place, sheet.pen)

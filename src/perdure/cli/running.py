@@ -34,11 +34,19 @@ def exit_after(number: int) -> int:
     return 128 + number
 
 
-async def drive(engine: Engine, run_id: RunId, display: Display, *, known: int, rested_at: int = -1) -> int | None:
+async def drive(
+    engine: Engine,
+    run_id: RunId,
+    display: Display,
+    *,
+    known: int,
+    rested_at: int = -1,
+    before_end: Callable[[], None] | None = None,
+) -> int | None:
     """Drive or watch the run until it has ended or rests. Return the signal that made us leave it before, if one did.
 
     `known` is the last event that need not be shown. A run that rested at event `rested_at` and was asked to go on is
-    waited for until it has.
+    waited for until it has. `before_end` is called if a second signal ends the process at once.
     """
     run = (await load_run(engine.store, run_id)).run
     graph = await load_graph(engine.store, run)
@@ -46,7 +54,7 @@ async def drive(engine: Engine, run_id: RunId, display: Display, *, known: int, 
     with (
         engine.hub.watching(run_id) as changed,
         engine.hub.showing(run_id) as shown,
-        _Signals(changed, before_end=display.close) as signals,
+        _Signals(changed, before_end=before_end or display.close) as signals,
     ):
         return await _Attendance(engine, watch, display, signals, changed, shown).attend(rested_at)
 

@@ -6,16 +6,28 @@ from collections.abc import Iterator, Sequence
 
 import click
 
+from perdure.cli.exits import Exit
 from perdure.cli.gantt import draw
+from perdure.cli.marks import words_of
 from perdure.cli.options import Place, awaited, json_option, print_json, store_option
 from perdure.cli.results import next_steps, short_values, trouble, verdict
 from perdure.cli.stores import opened
 from perdure.cli.terminal import Paper, paper
 from perdure.cli.timeline import timeline_of
-from perdure.cli.words import counted, day_and_time, plain
+from perdure.cli.words import counted, day_and_time, exactly, in_full, plain, readable
 from perdure.clock import SystemClock
-from perdure.engine.inspect import events_of, find_run, living_engines, load_graph, load_run, nodes_in_order, report_of
-from perdure.graph.model import Graph, Node
+from perdure.engine.inspect import (
+    events_of,
+    find_run,
+    living_engines,
+    load_graph,
+    load_run,
+    nodes_in_order,
+    report_of,
+    whole_values,
+)
+from perdure.errors import ProgramError
+from perdure.graph.model import DEFAULT_OUTPUT, Graph, Node
 from perdure.ids import RunId
 from perdure.journal.events import Recorded
 from perdure.journal.states import MOVING, NodeState, NodeStatus, RunState
@@ -27,26 +39,47 @@ MOST_ERRORS = 5
 
 @click.command("show")
 @click.argument("run", metavar="RUN")
+@click.option("--result", is_flag=True, help="Print the result alone and in full, also if it is large.")
 @store_option
 @json_option
 @awaited
-async def show_command(run: str, store: Place, as_json: bool) -> None:
+async def show_command(run: str, result: bool, store: Place, as_json: bool) -> int:
     """Show a run: its nodes over time, every attempt, its result, its errors, and what to do next.
 
-    RUN is a run's id, or as much of its beginning as no other run has.
+    RUN is a run's id, or as much of its beginning as no other run has. With --result, a text or bytes are printed as they
+    are, anything else as JSON.
 
     \b
       perdure show 0198f2
       perdure show 0198f2 --json | jq .outputs
+      perdure show 0198f2 --result > page.html
     """
     async with opened(store) as source:
         run_id = await find_run(source, run)
+        if result:
+            return await _print_result(source, run_id, as_json=as_json)
         if as_json:
             stored = await load_run(source, run_id)
             print_json(report_of(stored, await load_graph(source, stored.run)))
-            return
+            return Exit.DONE
         for line in await picture(source, run_id, store, paper()):
             click.echo(line)
+    return Exit.DONE
+
+
+async def _print_result(store: Store, run_id: RunId, *, as_json: bool) -> int:
+    run = (await load_run(store, run_id)).run
+    if run.outputs is None:
+        raise ProgramError(f"Run {run_id!r} has no result: it is {words_of(run.status)}. `perdure show` says more.")
+    outputs = await whole_values(store, run.outputs)
+    if as_json:
+        print_json(outputs)
+    elif set(outputs) <= {DEFAULT_OUTPUT}:
+        value = exactly(outputs[DEFAULT_OUTPUT]) if outputs else ""
+        click.echo(value, nl=isinstance(value, str))
+    else:
+        click.echo(in_full({name: readable(value) for name, value in outputs.items()}))
+    return Exit.DONE
 
 
 async def picture(store: Store, run_id: RunId, place: Place, sheet: Paper) -> list[str]:

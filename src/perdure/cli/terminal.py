@@ -64,5 +64,5 @@ def paper(stream: TextIO | None = None) -> Paper:
     is_terminal = chosen.isatty()
     is_dumb = os.environ.get("TERM") == "dumb"
     colours = is_terminal and not is_dumb and not os.environ.get("NO_COLOR")
-    width = shutil.get_terminal_size().columns if is_terminal else WIDTH_OF_A_PIPE
+    width = shutil.get_terminal_size((WIDTH_OF_A_PIPE, 24)).columns
     return Paper(width=min(max(width, LEAST_WIDTH), MOST_WIDTH), pen=Pen(colours), is_live=is_terminal and not is_dumb)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import binascii
+import math
 import unicodedata
 from datetime import datetime
 from typing import Any
@@ -11,9 +13,16 @@ import msgspec
 from perdure.clock import from_micros
 from perdure.graph.constants import is_array, is_object
 from perdure.journal.events import Encoded, ErrorRecord
-from perdure.store.codecs import wire
+from perdure.store.codecs import arrays, wire
+
+SHORT_LIST_CHARS = 80
+"""A list that takes no more is written in one line."""
+MOST_ITEMS = 100
+"""Larger arrays are described, not written out."""
 
 _ELLIPSIS = "…"
+_NOTES = ("$unset", "$extra")
+"""What is stored beside the fields of a pydantic model."""
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
@@ -97,10 +106,24 @@ def value_line(value: Encoded) -> str:
 
 
 def value_text(value: Encoded) -> str:
-    """Return a stored value in full: a text as it is, anything else as indented JSON."""
-    shown = readable(value)
-    text = shown if isinstance(shown, str) else msgspec.json.format(msgspec.json.encode(shown), indent=2).decode()
-    return plain_lines(text)
+    """Return a stored value in full: a text as it is, anything else as JSON, indented unless it is a short list."""
+    return plain_lines(in_full(readable(value)))
+
+
+def in_full(shown: Any) -> str:
+    """Return what `readable` has returned as text."""
+    if isinstance(shown, str):
+        return shown
+    encoded = msgspec.json.encode(shown)
+    is_short = is_array(shown) and len(encoded) <= SHORT_LIST_CHARS and not any(map(is_object, shown))
+    return msgspec.json.format(encoded, indent=0 if is_short else 2).decode()
+
+
+def exactly(value: Encoded) -> str | bytes:
+    """Return a stored value as a file would hold it: a text or bytes as they are, anything else as JSON."""
+    document = msgspec.json.decode(value)
+    content = _bytes_in(document) if is_object(document) else None
+    return content if content is not None else in_full(_untagged(document))
 
 
 def readable(value: Encoded) -> Any:
@@ -124,11 +147,43 @@ def _untagged(document: Any) -> Any:
     if not is_object(document):
         return document
     held: Any = document.get(wire.VALUE)
-    if document.get(wire.TAG) == wire.BLOB and is_object(held):
-        return f"<{size(int(held.get('size', 0)))}, sha256 {str(held.get('sha256', ''))[:12]}>"
-    if wire.TAG in document:
-        return _untagged(held)
-    return {key: _untagged(part) for key, part in document.items()}
+    match document.get(wire.TAG):
+        case None:
+            return {key: _untagged(part) for key, part in document.items()}
+        case wire.BLOB if is_object(held):
+            return f"<{size(int(held.get('size', 0)))}, sha256 {str(held.get('sha256', ''))[:12]}>"
+        case "bytes" | "bytearray" if (content := _bytes_in(document)) is not None:
+            return repr(content)
+        case "int" if isinstance(held, str):
+            return int(held, 0)
+        case wire.PAIRS if is_array(held):
+            return {in_full(_untagged(key)): _untagged(part) for key, part in held}
+        case arrays.SCALAR_TAG | arrays.ARRAY_TAG if is_object(held):
+            return _array(held)
+        case _:
+            shown = _untagged(held)
+            return {key: part for key, part in shown.items() if key not in _NOTES} if is_object(shown) else shown
+
+
+def _bytes_in(document: Any) -> bytes | None:
+    """Return the bytes that a document stands for; None if it does not stand for bytes, or they are elsewhere."""
+    while is_object(document) and document.get(wire.TAG) in ("bytes", "bytearray"):
+        document = document.get(wire.VALUE)
+    return binascii.a2b_base64(document) if isinstance(document, str) else None
+
+
+def _array(held: dict[str, Any]) -> Any:
+    """Return the items of a small array, a description of a large one."""
+    shape: list[int] = held.get("shape", [])
+    content = _bytes_in(held.get("data"))
+    if content is None or math.prod(shape) > MOST_ITEMS:
+        return f"<array of {held.get('dtype')}, shape {tuple(shape)}>"
+    try:
+        items: Any = arrays.array_from_plain({**held, "data": content}).tolist()
+        msgspec.json.encode(items)
+    except Exception:  # numpy is not there, or the items are of no kind that JSON has
+        return f"<array of {held.get('dtype')}, shape {tuple(shape)}>"
+    return items
 
 
 def _local(micros: int) -> datetime:

@@ -6,6 +6,7 @@ nothing of runs, leases or the journal; what a body wants from the engine goes t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol
 
@@ -13,6 +14,7 @@ import msgspec
 
 from perdure.graph.declare import NodeType
 from perdure.journal.events import Encoded
+from perdure.journal.truth import Look
 
 SlotKind = Literal["loop", "thread", "process"]
 
@@ -72,6 +74,22 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     Blobs that they refer to are at hand; what is to be decoded in another process refers to none.
     """
     services: Services
+    looks: tuple[Look, ...] = ()
+    """What conditions look at in the result of a body in another process: there alone it can be judged."""
+    finish: Callable[[Any], Any] | None = None
+    """Called with what a body returned that has a thread of this process, in that thread. Its result is the call's."""
+    on_begin: Callable[[], None] | None = None
+    """Called on the loop when the body has a place and begins."""
+    on_late: Callable[[Exception | None], None] | None = None
+    """Called on the loop when the body ends after its call was cancelled, with what it raised."""
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """What a body in another process returned, and whether the parts that conditions look at are true."""
+
+    result: Any
+    truths: Mapping[str, bool]
+    """By the name under which a truth is kept. Those that the encoded value tells by itself are left out."""
 
 
 class Dispatch(Protocol):
@@ -80,18 +98,28 @@ class Dispatch(Protocol):
     async def execute(self, task: Task) -> Any:
         """Run the body once and return what it returned, or raise an `Exception`: what it raised, or a BodyError.
 
-        What a body in another process returned is `Encoded`, or `Outputs` of such; what it raised is `BodyRaised`, as
-        is whatever would end more than its attempt (`SystemExit`, `KeyboardInterrupt`, a `CancelledError` of its own).
+        What a body in another process returned is `Encoded`, or `Outputs` of such, in `Judged` if the task has `looks`;
+        what it raised is `BodyRaised`, as is whatever would end more than its attempt (`SystemExit`, `GeneratorExit`, a
+        `CancelledError` that nobody asked for).
 
-        Cancelling this call tells the body to stop. The call then always raises CancelledError, whatever the body made
-        of it. When the call returns or raises, the body has ended, except for one in a thread, which cannot be stopped:
-        that one is left behind until it ends by itself, and its thread is replaced while not too many are.
+        Cancelling this call tells the body to stop. A body on the loop may make something else of it, and the call then
+        returns or raises that. When the call returns or raises, the body has ended, except for one in a thread, which
+        cannot be stopped: that one is left behind until it ends by itself, and its thread is replaced while not too many
+        are.
+        """
+        ...
+
+    def vacate(self, kind: SlotKind, release: Callable[[SlotKind], None]) -> None:
+        """Call `release` with the kind once there is a place for one more such body.
+
+        That is at once, unless too many were left behind.
         """
         ...
 
     async def close(self) -> None: ...
 
 
+@functools.lru_cache(maxsize=1_024)
 def slot_kind(node_type: NodeType[..., Any]) -> SlotKind:
     """Return what kind of place the node type's body needs."""
     match node_type.policy.executor:

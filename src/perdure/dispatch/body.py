@@ -42,12 +42,11 @@ async def live(task: Task, place: Place, arguments: Mapping[str, Any]) -> Any:
 
 
 def live_in_thread(task: Task, place: ThreadPlace) -> Any:
-    """Decode the arguments and run the body once, in this thread."""
+    """Decode the arguments, run the body once and finish what it returned, in this thread."""
     try:
-        arguments = decoded(task)
-        if task.node_type.is_async:
-            return place.run(live(task, place, arguments))
-        return _driven(live(task, place, arguments))
+        body = live(task, place, decoded(task))
+        result = place.run(body) if task.node_type.is_async else _driven(body)
+        return result if task.finish is None or place.is_over else task.finish(result)
     finally:
         place.close()
 

@@ -51,6 +51,7 @@ from perdure.dispatch.places import ThreadPlace
 from perdure.dispatch.remote import Questions, RemoteServices, ValueCodec, refused
 from perdure.graph.handles import Outputs
 from perdure.journal.events import Encoded
+from perdure.journal.truth import by_handle, truths_of
 
 _PR_SET_PDEATHSIG = 1
 
@@ -126,11 +127,11 @@ class _Child:
         sys.path[:] = order.message.path
         result: Any = live_in_thread(self._task(order, services), place)
         node_id = order.message.info.node_id
-        if isinstance(result, Outputs):
-            named = result.handles()
-            encode = functools.partial(self._codec.encode, where=f"node {node_id!r}")
-            return Returned(handles=tuple(named)), [encode(value) for value in named.values()]
-        return Returned(), [self._codec.encode(result, where=f"node {node_id!r}")]
+        named = by_handle(result)
+        truths = truths_of(named, order.message.looks, node_id)
+        handles = tuple(named) if isinstance(result, Outputs) else None
+        encode = functools.partial(self._codec.encode, where=f"node {node_id!r}")
+        return Returned(handles=handles, truths=truths), [encode(value) for value in named.values()]
 
     def _task(self, order: _Order, services: RemoteServices) -> Task:
         message = order.message

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import msgspec
 
@@ -84,6 +86,17 @@ def name_of_error(cls: type[BaseException]) -> str:
 def storable(text: str) -> str:
     """Return the text with what UTF-8 has no form for spelt out."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def plain_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a log line as JSON. Logging must not fail: what has no JSON form is shown as Python shows it."""
+    plain: dict[str, Any] = {}
+    for name, value in fields.items():
+        try:
+            plain[name] = msgspec.json.decode(msgspec.json.encode(value, enc_hook=repr))
+        except Exception:  # a value of any type may be logged, and its own code may raise anything
+            plain[name] = storable(object.__repr__(value))
+    return plain
 
 
 def _message(error: BaseException) -> str:

@@ -22,6 +22,7 @@ from perdure.dispatch.base import AttemptInfo
 from perdure.dispatch.failure import Failure
 from perdure.errors import ValueTooLarge
 from perdure.graph.source import Source
+from perdure.journal.truth import Look
 
 MAX_FRAME_BYTES: Final = 1 << 30
 """The default for what may travel in one frame."""
@@ -48,6 +49,7 @@ class Execute(Message, frozen=True, kw_only=True):
     arguments: tuple[str, ...] = ()
     properties: tuple[str, ...] = ()
     has_restored: bool = False
+    looks: tuple[Look, ...] = ()
 
 
 class Cancel(Message, frozen=True, kw_only=True):
@@ -128,6 +130,8 @@ class Returned(Message, frozen=True, kw_only=True):
     """The body has returned. Values: one per handle, or one if it has not named any."""
 
     handles: tuple[str, ...] | None = None
+    truths: dict[str, bool] = {}
+    """See `Judged`."""
 
 
 class Failed(Message, frozen=True, kw_only=True):

@@ -36,15 +36,24 @@ class Inlet:
     def call(self, function: Callable[..., object], *args: Any) -> None:
         """Have the loop call the function soon. Raises EngineStopped if there is no loop left to do it."""
         self._calls.append((function, args))
-        if self._is_woken:
+        self.wake()
+
+    def leave(self, function: Callable[..., object], *args: Any) -> None:
+        """Have the function called with what is called next: the caller sees to it that the loop wakes, or takes."""
+        self._calls.append((function, args))
+
+    def wake(self) -> None:
+        """Have the loop take up what waits. Raises EngineStopped if there is no loop left to do it."""
+        if self._is_woken or not self._calls:
             return
         self._is_woken = True
         try:
-            self.loop.call_soon_threadsafe(self._take)
+            self.loop.call_soon_threadsafe(self.take)
         except RuntimeError:
             raise EngineStopped("The engine has stopped, and takes nothing more from this body.") from None
 
-    def _take(self) -> None:
+    def take(self) -> None:
+        """Call what waits. On the loop only."""
         # Before the first call is taken: one that comes in meanwhile is either taken below or wakes the loop again.
         self._is_woken = False
         for _ in range(len(self._calls)):

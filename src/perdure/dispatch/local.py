@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
+from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
-from perdure.dispatch.base import Task, slot_kind
+from perdure.dispatch.base import SlotKind, Task, slot_kind
 from perdure.dispatch.body import decoded, encoded_size, live, live_in_thread
 from perdure.dispatch.failure import contained
 from perdure.dispatch.imports import refuse_while_importing
 from perdure.dispatch.inlet import Inlet
-from perdure.dispatch.places import LoopPlace, ThreadPlace
+from perdure.dispatch.places import LoopPlace, ThreadPlace, is_being_closed
 from perdure.dispatch.processes import ProcessPool
 from perdure.dispatch.threads import ThreadPool
 
@@ -20,8 +20,6 @@ CHILD = "perdure.engine.child"
 """What a child process runs unless told otherwise. It brings the codecs, which this package does not know."""
 DECODED_ON_LOOP_MAX_BYTES = 1 << 20
 """Larger arguments of an async body are decoded in a thread, so that the loop goes on meanwhile."""
-
-_log = logging.getLogger(__name__)
 
 
 class LocalDispatch:
@@ -59,20 +57,19 @@ class LocalDispatch:
         caller = cast("asyncio.Task[Any]", asyncio.current_task())
         cancelled_before = caller.cancelling()
         try:
-            result = await self._execute(task)
-        except GeneratorExit:
-            raise
+            return await self._execute(task)
         except BaseException as error:  # a body may raise anything, and nothing it raises may end more than its attempt
-            is_cancelled = caller.cancelling() > cancelled_before
-            told = asyncio.CancelledError() if is_cancelled else contained(error)
-            if isinstance(error, type(told)):
+            is_cancelled = isinstance(error, asyncio.CancelledError) and caller.cancelling() > cancelled_before
+            if is_cancelled or (told := contained(error)) is error or is_being_closed(error, caller):
                 raise
             raise told from error
-        if caller.cancelling() > cancelled_before:
-            _log.debug("late_result_dropped", extra={"node_id": task.info.node_id})
-            await asyncio.sleep(0)  # where the cancellation strikes if it has not yet
-            raise asyncio.CancelledError
-        return result
+
+    def vacate(self, kind: SlotKind, release: Callable[[SlotKind], None]) -> None:
+        """See `Dispatch.vacate`."""
+        if kind == "thread" and self._bodies is not None:
+            self._bodies.vacate(functools.partial(release, kind))
+        else:
+            release(kind)
 
     async def close(self) -> None:
         """End all threads and processes; bodies that still run there are told to stop."""
@@ -81,14 +78,14 @@ class LocalDispatch:
                 if pool is not None:
                     closing.create_task(pool.close())
 
-    async def _execute(self, task: Task) -> Any:
+    def _execute(self, task: Task) -> Coroutine[Any, Any, Any]:
         match slot_kind(task.node_type):
             case "loop":
-                return await self._on_loop(task)
+                return self._on_loop(task)
             case "thread":
-                return await self._in_thread(task)
+                return self._in_thread(task)
             case "process":
-                return await self._in_process(task)
+                return self._in_process(task)
 
     async def _on_loop(self, task: Task) -> Any:
         place = LoopPlace(task.info, self._loop_inlet(), self._call_threads)
@@ -97,6 +94,8 @@ class LocalDispatch:
                 arguments = await self._call_threads().run(functools.partial(decoded, task))
             else:
                 arguments = decoded(task)
+            if task.on_begin is not None:
+                task.on_begin()
             return await live(task, place, arguments)
         finally:
             place.end()
@@ -106,7 +105,12 @@ class LocalDispatch:
             self._bodies = ThreadPool(self._threads, self._loop_inlet())
         place = ThreadPlace(task.info, self._loop_inlet())
         try:
-            return await self._bodies.run(functools.partial(live_in_thread, task, place), on_abandon=place.end)
+            return await self._bodies.run(
+                functools.partial(live_in_thread, task, place),
+                on_begin=task.on_begin,
+                on_abandon=place.end,
+                on_late=task.on_late,
+            )
         finally:
             place.end()
 

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from perdure.dispatch.base import AttemptInfo
+from perdure.dispatch.failure import contained
 from perdure.dispatch.inlet import Inlet
 from perdure.dispatch.threads import ThreadPool
 from perdure.errors import AttemptOver, EngineStopped
@@ -25,6 +26,8 @@ MAX_TOLD = 1_000
 """How many calls of `tell` may wait for the loop before the next one waits too."""
 LOOP_CHECK_SECONDS = 1.0
 """How often a thread that waits for the loop makes sure that there still is one."""
+
+_making_places = threading.Lock()
 
 
 class Place(Protocol):
@@ -70,48 +73,56 @@ class Place(Protocol):
 class LoopPlace:
     """On the engine's loop, in the task of whoever executes the body. What would block goes to a thread."""
 
-    __slots__ = ("_beside", "_info", "_loop_thread", "_threads")
+    __slots__ = ("_beside", "_info", "_inlet", "_loop_thread", "_task", "_threads", "is_over")
 
     def __init__(self, info: AttemptInfo, inlet: Inlet, threads: Callable[[], ThreadPool]) -> None:
         self._info = info
+        self._inlet = inlet
         self._threads = threads
         self._loop_thread = threading.get_ident()
-        self._beside = ThreadPlace(info, inlet)
-
-    @property
-    def is_over(self) -> bool:
-        return self._beside.is_over
+        self._task = asyncio.current_task()
+        self._beside: ThreadPlace | None = None
+        self.is_over = False
 
     def end(self) -> None:
         """Tell whatever is left of the body that the attempt is over."""
-        self._beside.end()
+        # In this order, as `beside` does the reverse: at least one side sees what the other has done.
+        self.is_over = True
+        if self._beside is not None:
+            self._beside.end()
 
     def beside(self) -> ThreadPlace:
-        return self._beside
+        # Few bodies need one, and it may be a thread of the body's own that asks.
+        with _making_places:
+            if self._beside is None:
+                self._beside = ThreadPlace(self._info, self._inlet)
+                if self.is_over:
+                    self._beside.end()
+            return self._beside
 
     # A body may hand its context on to threads, and to loops in them.
 
     def tell(self, function: Callable[..., object], *args: Any) -> None:
         if threading.get_ident() != self._loop_thread:
-            return self._beside.tell(function, *args)
+            return self.beside().tell(function, *args)
         function(*args)
         return None
 
     def hand(self, function: Callable[..., T], *args: Any) -> T:
         if threading.get_ident() != self._loop_thread:
-            return self._beside.hand(function, *args)
+            return self.beside().hand(function, *args)
         refuse_if_over(self.is_over, self._info)
         return function(*args)
 
     async def ask(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
         if threading.get_ident() != self._loop_thread:
-            return await self._beside.ask(function, *args)
+            return await self.beside().ask(function, *args)
         refuse_if_over(self.is_over, self._info)
         return await function(*args)
 
     async def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if threading.get_ident() != self._loop_thread:
-            return await self._beside.call(function, *args, **kwargs)
+            return await self.beside().call(function, *args, **kwargs)
         bound = functools.partial(function, *args, **kwargs)
         result = bound() if is_async(function) else await self._threads().run(bound)
         return await result if inspect.isawaitable(result) else result
@@ -129,10 +140,15 @@ class LoopPlace:
         await self._part(function, *args)
 
     async def _part(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if is_async(function):
-            return await function(*args, **kwargs)
-        result = await self._threads().run_to_end(functools.partial(function, *args, **kwargs))
-        return await result if inspect.isawaitable(result) else result
+        try:
+            if is_async(function):
+                return await function(*args, **kwargs)
+            result = await self._threads().run_to_end(functools.partial(function, *args, **kwargs))
+            return await result if inspect.isawaitable(result) else result
+        except GeneratorExit as error:
+            if is_being_closed(error, self._task):
+                raise
+            raise contained(error) from error
 
 
 class ThreadPlace:
@@ -223,11 +239,17 @@ class ThreadPlace:
         await self._part(function, *args)
 
     async def _part(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        # A body that is not async runs outside of any loop, so that it may start its own.
-        if self._running is None:
-            return self.call_here(function, *args, **kwargs)
-        result = function(*args, **kwargs)
-        return await result if inspect.isawaitable(result) else result
+        running = self._running
+        try:
+            # A body that is not async runs outside of any loop, so that it may start its own.
+            if running is None:
+                return self.call_here(function, *args, **kwargs)
+            result = function(*args, **kwargs)
+            return await result if inspect.isawaitable(result) else result
+        except GeneratorExit as error:
+            if running is not None and is_being_closed(error, running):
+                raise
+            raise contained(error) from error
 
     async def _cancellable(self, coroutine: Coroutine[Any, Any, T]) -> T:
         self._running = asyncio.current_task()
@@ -275,8 +297,21 @@ def refuse_if_over(is_over: bool, info: AttemptInfo) -> None:
         raise AttemptOver(info.node_id, info.attempt)
 
 
+def is_being_closed(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
+    """Whether an error tells the coroutines of a task that they end, as they do with their loop: no body has raised it."""
+    if not isinstance(error, GeneratorExit):
+        return False
+    try:
+        return asyncio.current_task() is not task
+    except RuntimeError:  # no loop is running
+        return True
+
+
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether calling the function certainly gives something to await, and does nothing else."""
+    code = getattr(function, "__code__", None)
+    if code is not None and code.co_flags & inspect.CO_COROUTINE:
+        return True
     return inspect.iscoroutinefunction(without_partial(function))
 
 

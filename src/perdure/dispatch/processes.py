@@ -17,7 +17,7 @@ from typing import Any, assert_never
 
 import msgspec
 
-from perdure.dispatch.base import Services, Task
+from perdure.dispatch.base import Judged, Services, Task
 from perdure.dispatch.children import HUNG_UP_SECONDS, KILLED_SECONDS, Child, NotStarted, current_path, how_it_ended
 from perdure.dispatch.failure import failure_of, raised
 from perdure.dispatch.frames import (
@@ -154,6 +154,8 @@ class ProcessPool:
                     answers.create_task(_answer(child.line, task, message, values))
                 case Started():
                     has_started = True
+                    if task.on_begin is not None:
+                        task.on_begin()
                 case _:
                     _pass_on(task, message, values)
 
@@ -174,7 +176,8 @@ class ProcessPool:
                 while (frame := await child.line.receive_from_child()) is not None:
                     message, values = frame
                     if isinstance(message, Returned | Failed):
-                        _log.debug("late_result_dropped", extra={"node_id": task.info.node_id})
+                        if task.on_late is not None:
+                            task.on_late(raised(message.failure) if isinstance(message, Failed) else None)
                         return
                     # What it asks is refused in the child itself, which knows that the attempt is over.
                     if not isinstance(message, Ask):
@@ -209,6 +212,7 @@ def _order(task: Task) -> tuple[Execute, list[Value]]:
         arguments=tuple(task.arguments),
         properties=tuple(task.properties),
         has_restored=restored is not None,
+        looks=task.looks,
     )
     return order, [memoryview(value) for value in values]
 
@@ -271,7 +275,8 @@ def _result(outcome: _Outcome, task: Task) -> Any:
         raise raised(outcome.message.failure)
     encoded = [Encoded(value) for value in outcome.values]
     handles = outcome.message.handles
-    return encoded[0] if handles is None else Outputs(**dict(zip(handles, encoded, strict=True)))
+    result = encoded[0] if handles is None else Outputs(**dict(zip(handles, encoded, strict=True)))
+    return Judged(result, outcome.message.truths) if task.looks else result
 
 
 def _crash(task: Task, exit_code: int | None, how: str) -> BodyCrashed:

@@ -8,10 +8,8 @@ from collections.abc import Mapping
 from itertools import count
 from typing import Any, Protocol
 
-import msgspec
-
 from perdure.dispatch.base import AttemptInfo
-from perdure.dispatch.failure import Failure, name_of_error, raised, storable
+from perdure.dispatch.failure import Failure, name_of_error, plain_fields, raised, storable
 from perdure.dispatch.frames import (
     Ask,
     FindSecret,
@@ -82,7 +80,7 @@ class RemoteServices:
         self.is_closed = False
 
     def log(self, level: str, message: str, fields: Mapping[str, Any]) -> None:
-        self._say(Logged(level=level, message=storable(str(message)), fields=_plain(fields)))
+        self._say(Logged(level=level, message=storable(str(message)), fields=plain_fields(fields)))
 
     def progress(self, done: float, total: float | None) -> None:
         finite = [float(number) for number in (done, total) if number is not None and math.isfinite(number)]
@@ -118,14 +116,3 @@ def refused(failure: Failure, info: AttemptInfo) -> Exception:
     if failure.type_name == name_of_error(AttemptOver):
         return AttemptOver(info.node_id, info.attempt)
     return KeyError(failure.message) if failure.type_name == KeyError.__name__ else raised(failure)
-
-
-def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a log line as JSON. Logging must not fail: what has no JSON form is shown as Python shows it."""
-    plain: dict[str, Any] = {}
-    for name, value in fields.items():
-        try:
-            plain[name] = msgspec.json.decode(msgspec.json.encode(value, enc_hook=repr))
-        except Exception:  # a value of any type may be logged, and its own code may raise anything
-            plain[name] = storable(object.__repr__(value))
-    return plain

@@ -7,28 +7,51 @@ ends the run's task group.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import functools
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from perdure.dispatch.base import AttemptInfo, Task, slot_kind
+from perdure.dispatch.base import AttemptInfo, Judged, Task, slot_kind
+from perdure.dispatch.failure import failure_of, plain_fields, storable
 from perdure.engine.arguments import gather_arguments
 from perdure.engine.failures import AttemptTimeout, record_of
 from perdure.engine.hub import Flash
+from perdure.engine.keys import idempotency_key
+from perdure.engine.weight import is_light
+from perdure.errors import AttemptOver, BlobDamaged, BlobMissing, StoreDamaged, StoreError, StoreReadOnly
 from perdure.graph.constants import from_constant
 from perdure.graph.declare import NodeType
 from perdure.graph.handles import Outputs
-from perdure.graph.model import DEFAULT_OUTPUT
 from perdure.graph.plan import NodePlan
 from perdure.ids import NodeId
-from perdure.journal.events import Encoded
-from perdure.journal.values import part_handle, part_of
+from perdure.journal.events import Encoded, ErrorRecord
+from perdure.journal.truth import Look, by_handle, truths_of
+from perdure.journal.values import FALSE, TRUE, part_handle, part_of
 from perdure.store.base import BlobUse, LogLine
+from perdure.store.codecs import NewBlob
+from perdure.store.codecs.wire import whole_reference
 
 if TYPE_CHECKING:
     from perdure.engine.driver import Driver
+
+
+T = TypeVar("T")
+
+FIRST_RETRY_SECONDS: Final = 0.05
+LAST_RETRY_SECONDS: Final = 1.0
+
+log = logging.getLogger("perdure.actor")
+
+
+class Concluded(msgspec.Struct, frozen=True, gc=False):
+    """What a body returned, encoded: its outputs, with what decisions need to know of them, and blobs to be kept."""
+
+    outputs: dict[str, Encoded]
+    blobs: tuple[NewBlob, ...]
 
 
 class Actor:
@@ -44,70 +67,213 @@ class Actor:
         """Why the engine has told the body to stop, if it has."""
         self.has_begun = False
         """Whether `run` has been entered: a task that is cancelled before that ends without a word."""
+        self._task: asyncio.Task[Any] | None = None
+        self._started = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_overdue = False
+        self._is_over = False
+        self._late: list[Exception | None] = []
+        """What the body came to, if that no longer counts: nothing, or what it raised."""
 
     async def run(self) -> None:
         """Run the attempt to its end and report to the driver, whatever happens in the body."""
         self.has_begun = True
-        clock = self._driver.machinery.clock
-        started = clock.monotonic()
+        self._task = asyncio.current_task()
+        self._started = self._driver.machinery.clock.monotonic()
         try:
             outputs, blobs = await self._attempt()
         except asyncio.CancelledError as error:
-            if self.stop_reason is not None:
-                self._driver.attempt_stopped(self)
-            elif cast("asyncio.Task[None]", asyncio.current_task()).cancelling():
+            if not self._is_told_to_stop and self._driver.is_interrupted:
                 raise
-            else:  # nobody asked the body to stop: it cancelled itself
-                self._driver.attempt_failed(
-                    self, record_of(error, self._plan.policy.retry_on), _elapsed_ms(clock, started)
-                )
+            self._report(error)  # if nobody has told it to stop, the body has cancelled itself
         except Exception as error:  # a body may raise anything
-            self._driver.attempt_failed(self, record_of(error, self._plan.policy.retry_on), _elapsed_ms(clock, started))
+            if self._is_told_to_stop and not isinstance(error, AttemptOver):
+                self._late.append(error)
+            self._report(error)
         else:
-            self._driver.attempt_completed(self, outputs, blobs, _elapsed_ms(clock, started))
+            self._is_over = True
+            self._driver.attempt_completed(self, outputs, blobs, self._elapsed_ms())
+
+    @property
+    def _is_told_to_stop(self) -> bool:
+        return self.stop_reason is not None or self._is_overdue
+
+    def _report(self, error: BaseException) -> None:
+        self._is_over = True
+        if self.stop_reason is not None:
+            self._driver.attempt_stopped(self)
+        else:
+            self._driver.attempt_failed(self, self._record_of(error), self._elapsed_ms())
+        for late in self._late:
+            self._driver.result_discarded(self, late)
+
+    def _record_of(self, error: BaseException) -> ErrorRecord:
+        if self._is_overdue and (limit := self._plan.policy.timeout) is not None:
+            error = AttemptTimeout(f"the attempt took longer than {limit.total_seconds():g} s")
+        return record_of(error, self._plan.policy.retry_on)
 
     async def _attempt(self) -> tuple[dict[str, Encoded], tuple[BlobUse, ...]]:
+        try:
+            task = await self._prepare()
+        except StoreError as error:
+            task = await self._again(self._prepare, error)
+        try:
+            result = await self._driver.machinery.dispatch.execute(task)
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+        if self._is_told_to_stop:
+            self._late.append(None)
+            raise asyncio.CancelledError
+        if self._task is not None and self._task.cancelling():
+            await self._take_back_cancellations(self._task)
+        if isinstance(result, Concluded):
+            concluded = result
+        elif _is_light(result):
+            concluded = self._conclude(result)
+        else:
+            concluded = await self._driver.machinery.values.beside(self._conclude, result)
+        if not concluded.blobs:
+            return concluded.outputs, ()
+        return concluded.outputs, await self._kept(concluded.blobs)
+
+    async def _prepare(self) -> Task:
         values = self._driver.machinery.values
-        given = self._constants() | await gather_arguments(self._plan, self._driver.projection, values.opened)
-        if slot_kind(self._type) == "process":
+        given = self._constants() | await gather_arguments(self._plan, self._driver.projection, values)
+        kind = slot_kind(self._type)
+        if kind == "process":
             given = {handle: await values.inlined(value) for handle, value in given.items()}
         decode = await values.reader(*given.values())
-        properties = {handle.name for handle in self._type.properties}
-        task = Task(
+        own = {handle.name: given.pop(handle.name) for handle in self._type.properties if handle.name in given}
+        return Task(
             node_type=self._type,
             info=await self._info(),
-            arguments={handle: value for handle, value in given.items() if handle not in properties},
-            properties={handle: value for handle, value in given.items() if handle in properties},
+            arguments=given,
+            properties=own,
             decode=decode,
             services=self,
+            looks=self._looks() if kind == "process" else (),
+            finish=self._conclude if kind == "thread" else None,
+            on_begin=None if self._plan.policy.timeout is None else self._watch_time,
+            on_late=None if kind == "loop" else self._ended_late,
         )
-        result = await self._execute(task)
-        outputs, blobs = await values.pack_all(_named(result), where=f"node {self.node_id!r}")
-        return outputs | await self._parts_of_large(outputs), blobs
 
-    async def _parts_of_large(self, outputs: Mapping[str, Encoded]) -> dict[str, Encoded]:
+    async def _take_back_cancellations(self, task: asyncio.Task[Any]) -> None:
+        """Undo what the body has done to its own task: libraries end their waits by cancelling whoever waits."""
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)  # where a cancellation strikes that has not yet
+        while task.cancelling():
+            task.uncancel()
+
+    # What comes of the body
+
+    def _conclude(self, result: Any) -> Concluded:
+        """Encode what the body returned, and note what decisions need to know of it. In any thread."""
+        if isinstance(result, Judged):
+            named, truths = by_handle(result.result), result.truths
+        else:
+            named = by_handle(result)
+            truths = truths_of(named, looks, self.node_id) if (looks := self._looks()) else {}
+        values = self._driver.machinery.values
+        outputs: dict[str, Encoded] = {}
+        blobs: tuple[NewBlob, ...] = ()
+        for name, value in named.items():
+            packed = values.packed(value, where=f"node {self.node_id!r}, handle {name!r}")
+            outputs[name] = msgspec.Raw(packed.raw)
+            blobs += packed.blobs
+        if self._plan.picked:
+            outputs |= self._parts_of_large(outputs, blobs)
+        for name, truth in truths.items():
+            outputs[name] = TRUE if truth else FALSE
+        return Concluded(outputs, blobs)
+
+    def _looks(self) -> tuple[Look, ...]:
+        """Return what conditions of other nodes look at in what this one gives."""
+        nodes = self._driver.decider.plan.nodes
+        looks: list[Look] = []
+        for dependent in self._plan.downstream:
+            if conditions := nodes[dependent].conditions:
+                looks += [(edge.source_handle, edge.path) for edge in conditions if edge.source == self.node_id]
+        return tuple(looks)
+
+    def _parts_of_large(self, outputs: Mapping[str, Encoded], blobs: Sequence[NewBlob]) -> dict[str, Encoded]:
         """Keep at hand what decisions look at inside values that are too large to be kept with the run."""
+        held = {blob.digest: blob.content for blob in blobs}
         parts: dict[str, Encoded] = {}
         for edge in self._plan.picked:
             value = outputs.get(edge.source_handle)
-            if value is None or (whole := await self._driver.machinery.values.opened(value)) is value:
+            if value is None or (reference := whole_reference(value)) is None:
                 continue
             with suppress(LookupError):  # a part that is not there is not there for the condition either
+                whole = msgspec.Raw(held[reference.digest])
                 parts[part_handle(edge.source_handle, edge.path)] = part_of(whole, edge.path)
         return parts
 
-    async def _execute(self, task: Task) -> Any:
-        limit = self._plan.policy.timeout
-        if limit is None:
-            return await self._driver.machinery.dispatch.execute(task)
-        scope = asyncio.timeout(limit.total_seconds())
+    def _ended_late(self, error: Exception | None) -> None:
+        """Note that a body has ended whose attempt is over, or about to be."""
+        if error is not None and failure_of(error).is_a(AttemptOver, asyncio.CancelledError):
+            return
+        if self._is_over:
+            self._driver.result_discarded(self, error)
+        else:
+            self._late.append(error)
+
+    # Time
+
+    def _watch_time(self) -> None:
+        """Count from here: the body begins. What it waited for before does not count."""
+        if self._plan.policy.timeout is not None and not self._is_over:
+            self._timer = self._later(self._plan.policy.timeout.total_seconds(), self._run_out_of_time)
+
+    def _run_out_of_time(self) -> None:
+        """Tell the body to stop. One that does not within the grace period is left behind."""
+        if self._task is None or self._is_told_to_stop:
+            return
+        self._is_overdue = True
+        self._task.cancel()
+        self._timer = self._later(self._driver.projection.run.settings.grace_seconds, self._leave_behind)
+
+    def _leave_behind(self) -> None:
+        if not self._is_over and self.stop_reason is None:
+            self._driver.attempt_overdue(self, self._record_of(AttemptTimeout()), self._elapsed_ms())
+
+    def _later(self, seconds: float, work: Callable[[], None]) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(seconds, work)
+
+    def _elapsed_ms(self) -> int:
+        return int((self._driver.machinery.clock.monotonic() - self._started) * 1_000)
+
+    # Blobs
+
+    async def _kept(self, blobs: Sequence[NewBlob]) -> tuple[BlobUse, ...]:
+        return await self._patiently(functools.partial(self._driver.machinery.values.keep, blobs))
+
+    async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do something with blobs, again and again while they are out of reach or have no room.
+
+        When patience ends, the run is dropped from memory as it is when the database fails: no body is to blame.
+        """
         try:
-            async with scope:
-                return await self._driver.machinery.dispatch.execute(task)
-        except TimeoutError as error:
-            if scope.expired():
-                raise AttemptTimeout(f"the attempt took longer than {limit.total_seconds():g} s") from error
-            raise
+            return await work()
+        except StoreError as error:
+            return await self._again(work, error)
+
+    async def _again(self, work: Callable[[], Awaitable[T]], error: StoreError) -> T:
+        clock = self._driver.machinery.clock
+        deadline = clock.monotonic() + self._driver.machinery.values.patience_seconds
+        delay = FIRST_RETRY_SECONDS
+        while not isinstance(error, BlobMissing | BlobDamaged):
+            if isinstance(error, StoreReadOnly | StoreDamaged) or clock.monotonic() >= deadline:
+                self._driver.storage_failed(error)
+                break
+            log.warning("blobs_not_ready", extra={"error": str(error), "retry_in_seconds": delay})
+            await clock.sleep(delay)
+            delay = min(delay * 2, LAST_RETRY_SECONDS)
+            try:
+                return await work()
+            except StoreError as another:
+                error = another
+        raise error
 
     def _constants(self) -> dict[str, Encoded]:
         """Return the constants of the graph as the values that they stand for."""
@@ -129,7 +295,7 @@ class Actor:
             run_id=run.run_id,
             node_id=self.node_id,
             attempt=self.attempt,
-            idempotency_key=f"{run.run_id}/{self.node_id}/{node.generation}",
+            idempotency_key=idempotency_key(run.run_id, node),
             restored=None if node.checkpoint is None else await self._driver.machinery.values.inlined(node.checkpoint),
         )
 
@@ -145,8 +311,8 @@ class Actor:
                 attempt=self.attempt,
                 at=self._driver.machinery.clock.now_micros(),
                 level=level,
-                message=message,
-                fields=dict(fields),
+                message=storable(str(message)),
+                fields=plain_fields(fields) if fields else {},
             )
         )
 
@@ -161,27 +327,32 @@ class Actor:
         self._driver.machinery.hub.flash(Flash(run_id=run_id, node_id=self.node_id, kind="publish", value=value))
 
     async def checkpoint(self, state: Any) -> None:
-        values = self._driver.machinery.values
-        encoded, blobs = await values.pack(state, where=f"the checkpoint of node {self.node_id!r}")
+        encoded, blobs = await self._packed(state, f"the checkpoint of node {self.node_id!r}")
         await self._driver.checkpoint(self, encoded, blobs)
 
     async def recorded_step(self, name: str, occurrence: int) -> Encoded | None:
-        recorded = self._driver.projection.steps.get((self.node_id, name, occurrence))
-        return None if recorded is None else await self._driver.machinery.values.inlined(recorded)
+        recorded = self._driver.projection.steps.get((self.node_id, storable(name), occurrence))
+        if recorded is None:
+            return None
+        return await self._patiently(functools.partial(self._driver.machinery.values.inlined, recorded))
 
     async def record_step(self, name: str, occurrence: int, result: Any) -> None:
-        values = self._driver.machinery.values
-        encoded, blobs = await values.pack(result, where=f"step {name!r} of node {self.node_id!r}")
-        await self._driver.step_completed(self, name, occurrence, encoded, blobs)
+        encoded, blobs = await self._packed(result, f"step {name!r} of node {self.node_id!r}")
+        await self._driver.step_completed(self, storable(name), occurrence, encoded, blobs)
 
     async def secret(self, name: str) -> str:
         return self._driver.machinery.secrets(name)
 
+    async def _packed(self, value: Any, where: str) -> tuple[Encoded, tuple[BlobUse, ...]]:
+        values = self._driver.machinery.values
+        if is_light(value):
+            packed = values.packed(value, where=where)
+        else:
+            packed = await values.beside(functools.partial(values.packed, where=where), value)
+        return msgspec.Raw(packed.raw), await self._kept(packed.blobs) if packed.blobs else ()
 
-def _named(result: Any) -> Mapping[str, Any]:
-    """Return what a body returned, by output handle."""
-    return result.handles() if isinstance(result, Outputs) else {DEFAULT_OUTPUT: result}
 
-
-def _elapsed_ms(clock: Any, started: float) -> int:
-    return int((clock.monotonic() - started) * 1_000)
+def _is_light(result: Any) -> bool:
+    if isinstance(result, Judged):
+        result = result.result
+    return all(map(is_light, result.handles().values())) if isinstance(result, Outputs) else is_light(result)

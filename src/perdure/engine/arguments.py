@@ -1,55 +1,57 @@
-"""What a node's parameters get: constants, values that arrived on edges, and templates filled with them, all encoded."""
+"""What a node's parameters get: values that arrived on edges, and templates filled with them, all encoded."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Mapping
 
 from perdure.engine.failures import InputUnusable
-from perdure.graph.model import Edge
+from perdure.engine.values import Values
+from perdure.graph.model import INPUT, Edge
 from perdure.graph.plan import Binding, NodePlan
 from perdure.journal.events import Encoded
 from perdure.journal.projection import Projection
-from perdure.journal.readiness import Arrival, arrival, bound, chosen
+from perdure.journal.readiness import Arrival, arrival
 from perdure.journal.values import filled, list_of, part_of
 
-Open = Callable[[Encoded], Awaitable[Encoded]]
-"""Return the value itself where it is a reference to a blob that holds all of it."""
+Brought = Mapping[str, Encoded]
+"""By edge: the whole value of its source handle, read if it is in a blob."""
 
 
-async def gather_arguments(plan: NodePlan, projection: Projection, opened: Open) -> dict[str, Encoded]:
-    """Return the encoded value for each handle that edges feed."""
-    arguments: dict[str, Encoded] = {}
+async def gather_arguments(plan: NodePlan, projection: Projection, values: Values) -> dict[str, Encoded]:
+    """Return the encoded value for each handle that edges feed. The node is ready: what has not come never will."""
+    brought: dict[str, Encoded] = {}
     for binding in plan.bindings:
-        if bound(binding, projection) is None:
-            arguments[binding.handle] = await _value_of(binding, projection, opened)
-    return arguments
+        for edge in binding.edges:
+            arrived = arrival(edge, projection)
+            if not isinstance(arrived, Arrival):
+                brought[edge.id] = await values.opened(arrived) if values.is_elsewhere(arrived) else arrived
+    return {binding.handle: _value_of(binding, brought) for binding in plan.bindings if _is_fed(binding, brought)}
 
 
-async def _value_of(binding: Binding, projection: Projection, opened: Open) -> Encoded:
+def _is_fed(binding: Binding, brought: Brought) -> bool:
+    arrivals = (edge.id in brought for edge in binding.edges)
+    return any(arrivals) if binding.kind == "first" else all(arrivals)
+
+
+def _value_of(binding: Binding, brought: Brought) -> Encoded:
     match binding.kind:
         case "single":
-            return await _carried(binding.edges[0], projection, opened)
+            return _carried(binding.edges[0], brought)
         case "first":
-            edge = chosen(binding, projection)
-            assert isinstance(edge, Edge)
-            return await _carried(edge, projection, opened)
+            return _carried(next(edge for edge in binding.edges if edge.id in brought), brought)
         case "list":
-            return list_of([await _carried(edge, projection, opened) for edge in binding.edges])
+            return list_of([_carried(edge, brought) for edge in binding.edges])
         case "template":
-            values = {edge.id: await _carried(edge, projection, opened) for edge in binding.edges}
-            return filled(binding.template, values)
+            return filled(binding.template, {edge.id: _carried(edge, brought) for edge in binding.edges})
 
 
-async def _carried(edge: Edge, projection: Projection, opened: Open) -> Encoded:
-    arrived = arrival(edge, projection)
-    assert not isinstance(arrived, Arrival)
-    value = await opened(arrived)
+def _carried(edge: Edge, brought: Brought) -> Encoded:
+    value = brought[edge.id]
     if not edge.path:
         return value
     try:
         return part_of(value, edge.path)
     except LookupError as error:
         where = ".".join(str(step) for step in edge.path)
-        raise InputUnusable(
-            f"handle {edge.target_handle!r} wants {where!r} of what {edge.source!r} gave, but {error.args[0]}"
-        ) from error
+        given = f"input {edge.source_handle!r}" if edge.source == INPUT else f"what {edge.source!r} gave"
+        raise InputUnusable(f"handle {edge.target_handle!r} wants {where!r} of {given}, but {error.args[0]}") from error

@@ -22,7 +22,7 @@ from perdure.store.base import Store, WorkflowVersion
 from perdure.store.codecs import Codecs
 
 MAX_PREPARED = 256
-"""Prepared versions kept in memory."""
+"""Prepared versions kept in memory, and graphs that are known to be saved."""
 
 
 class Prepared:
@@ -52,8 +52,8 @@ class Catalogue:
             self._given = {name: node_type for workflow in workflows for name, node_type in workflow.types.items()}
         self._prepared: OrderedDict[tuple[str, int], Prepared] = OrderedDict()
         self._saving = asyncio.Lock()
-        self._saved: dict[int, Prepared] = {}
-        """By the identity of the graph object, which the prepared version keeps alive."""
+        self._saved: OrderedDict[int, Prepared] = OrderedDict()
+        """By the identity of the graph object, which the prepared version keeps alive while it is in here."""
 
     def types(self) -> Mapping[str, NodeType[..., Any]]:
         return declared_types() if self._given is None else self._given
@@ -71,18 +71,21 @@ class Catalogue:
         known = self._saved.get(id(graph))
         if known is None or any(types.get(name) is not node_type for name, node_type in known.types.items()):
             return None
+        self._saved.move_to_end(id(graph))
         return known
 
     async def _save(
         self, workflow: Workflow[..., Any] | Graph, graph: Graph, types: Mapping[str, NodeType[..., Any]], at: int
     ) -> Prepared:
-        check(graph, types)
+        if isinstance(workflow, Graph):  # that of a workflow was checked when it was traced
+            check(graph, types)
         _require_values_only(graph, types)
         source = _places(types, graph) if isinstance(workflow, Graph) else _where([workflow.source])
         version = await self._store.save_version(graph.name, content_hash(graph), graph_to_json(graph), source, at=at)
         prepared = self._prepare(version, graph, types)
         prepared.source = source
         self._saved[id(graph)] = prepared
+        _trim(self._saved)
         if self._given is not None:
             self._given.update(prepared.types)
         return prepared
@@ -108,9 +111,13 @@ class Catalogue:
             self._codecs.know(*(handle.annotation for handle in (*node_type.inputs, *node_type.outputs)))
         prepared = Prepared(version, graph, compile_plan(graph, needed), needed)
         self._prepared[version.workflow, version.version] = prepared
-        while len(self._prepared) > MAX_PREPARED:
-            self._prepared.popitem(last=False)
+        _trim(self._prepared)
         return prepared
+
+
+def _trim(kept: OrderedDict[Any, Prepared]) -> None:
+    while len(kept) > MAX_PREPARED:
+        kept.popitem(last=False)
 
 
 def _require_values_only(graph: Graph, types: Mapping[str, NodeType[..., Any]]) -> None:

@@ -7,12 +7,14 @@ from typing import Any
 import msgspec
 
 from perdure.dispatch.child import Birth, serve
+from perdure.engine.printing import outlive_readers
 from perdure.journal.events import Encoded
 from perdure.store.codecs import Codecs, process_codecs
 
 
 def main(birth: dict[str, Any]) -> None:
     """Serve the engine that has started this process, until it has no more work."""
+    outlive_readers()
     serve(msgspec.convert(birth, Birth), _StoredValues(process_codecs()))
 
 

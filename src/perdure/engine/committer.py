@@ -3,8 +3,13 @@
 Drivers say that they have decided something; while one group is on its way to the disk the next one gathers, and all that
 has gathered goes in one durable commit. What a driver decides in the meantime merges into one transition of its run.
 
-A group that the store cannot take (locked, full, unreachable) is offered again for as long as patience lasts: a transition is
-fenced by the sequence number it was decided at, so offering it twice cannot write it twice.
+What the store cannot take is offered again for as long as patience lasts: a transition is fenced by the sequence number it
+was decided at, so offering it twice cannot write it twice.
+
+the store cannot be used   locked, full, unreachable: the whole group is offered again, and nothing else meanwhile.
+a run is busy              somebody else holds its row: it is offered again later, with whatever goes then. The others of its
+                           group have heard by then, and its driver is not asked for more.
+anything else is raised    no group may end the committer. It is halved until the one that is to blame stands alone: Rejected.
 """
 
 from __future__ import annotations
@@ -14,9 +19,12 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol
 
+import msgspec
+
 from perdure.clock import Clock
-from perdure.errors import StoreDamaged, StoreError, StoreReadOnly
-from perdure.store.base import Outcome, Store, Transition
+from perdure.errors import StoreDamaged, StoreError, StoreLocked, StoreReadOnly
+from perdure.ids import RunId
+from perdure.store.base import Busy, Outcome, Rejected, Store, Transition
 
 MAX_GROUP = 250
 """Transitions in one commit at most: bounds the time a single commit takes."""
@@ -34,12 +42,25 @@ class Source(Protocol):
         ...
 
     def committed(self, transition: Transition, outcome: Outcome) -> None:
-        """Hear what became of it."""
+        """Hear what became of it. Never Busy: that is the committer's to deal with."""
         ...
 
     def storage_failed(self, error: StoreError) -> None:
         """Hear that the store could not be used for as long as patience lasted. What was handed over is lost."""
         ...
+
+
+_Offer = tuple[Source, Transition]
+
+
+class _Held(msgspec.Struct):
+    """A transition whose run was busy when it was last offered."""
+
+    transition: Transition
+    deadline: float
+    delay: float = FIRST_RETRY_SECONDS
+    has_more: bool = False
+    """Its source has decided more since, which can only follow."""
 
 
 class Committer:
@@ -53,11 +74,15 @@ class Committer:
         self._patience = patience_seconds
         self._async_delay = async_delay_seconds
         self._waiting: dict[Source, None] = {}
+        self._held: dict[Source, _Held] = {}
         self._wake = asyncio.Event()
         self._is_urgent = False
 
     def submit(self, source: Source, *, urgent: bool = True) -> None:
         """Say that `source` has decided something. What is not urgent may wait a moment for company."""
+        if held := self._held.get(source):
+            held.has_more = True
+            return
         self._waiting[source] = None
         self._is_urgent = self._is_urgent or urgent
         self._wake.set()
@@ -81,17 +106,53 @@ class Committer:
             await self._commit(group)
 
     async def _commit(self, group: Sequence[Source]) -> None:
-        offered = [(source, transition) for source in group if (transition := source.next_transition()) is not None]
-        if not offered:
-            return
+        offered = [(source, transition) for source in group if (transition := self._next_of(source)) is not None]
+        later: list[_Offer] = []
+        if self._held:
+            # A run that was let go of while it was busy, and loaded again, has two sources.
+            offered, later = _one_per_run(offered)
+        if offered:
+            await self._commit_together(offered)
+        for offer in later:
+            await self._commit_together([offer])
+
+    async def _commit_together(self, offered: Sequence[_Offer]) -> None:
+        began = self._clock.monotonic()
         try:
-            outcomes = await self._offer([transition for _, transition in offered])
+            outcomes = await self._settle([transition for _, transition in offered])
         except StoreError as error:
             for source, _ in offered:
+                self._held.pop(source, None)
                 source.storage_failed(error)
             return
         for (source, transition), outcome in zip(offered, outcomes, strict=True):
+            if isinstance(outcome, Busy):
+                self._hold(source, transition, outcome, began)
+                continue
+            held = self._held.pop(source, None)
             source.committed(transition, outcome)
+            if held is not None and held.has_more:
+                self.submit(source)
+
+    def _next_of(self, source: Source) -> Transition | None:
+        held = self._held.get(source)
+        return source.next_transition() if held is None else held.transition
+
+    async def _settle(self, transitions: Sequence[Transition]) -> Sequence[Outcome]:
+        """Offer a group until each of it has an answer."""
+        try:
+            return await self._offer(transitions)
+        except StoreError:
+            raise
+        except (
+            Exception
+        ) as error:  # what a transition holds may bring up anything; it must not end the commits of others
+            if len(transitions) == 1:
+                run_id = transitions[0].run_id
+                log.error("transition_not_written", extra={"run_id": run_id}, exc_info=error)
+                return [Rejected(f"{type(error).__name__}: {error}")]
+            middle = len(transitions) // 2
+            return [*await self._settle(transitions[:middle]), *await self._settle(transitions[middle:])]
 
     async def _offer(self, transitions: Sequence[Transition]) -> Sequence[Outcome]:
         deadline = self._clock.monotonic() + self._patience
@@ -107,3 +168,30 @@ class Committer:
                 log.warning("store_not_ready", extra={"error": str(error), "retry_in_seconds": delay})
             await self._clock.sleep(delay)
             delay = min(delay * 2, LAST_RETRY_SECONDS)
+
+    def _hold(self, source: Source, transition: Transition, busy: Busy, began: float) -> None:
+        """Offer a transition again after a while, unless it has had its time."""
+        held = self._held.setdefault(source, _Held(transition, began + self._patience))
+        if self._clock.monotonic() >= held.deadline:
+            del self._held[source]
+            source.storage_failed(StoreLocked(busy.problem))
+            return
+        if source in self._waiting:  # what it decided while this was on its way cannot overtake it
+            del self._waiting[source]
+            held.has_more = True
+        if held.delay == FIRST_RETRY_SECONDS:
+            log.warning("run_is_busy", extra={"run_id": transition.run_id, "problem": busy.problem})
+        asyncio.get_running_loop().call_later(held.delay, self._offer_again, source)
+        held.delay = min(held.delay * 2, LAST_RETRY_SECONDS)
+
+    def _offer_again(self, source: Source) -> None:
+        self._waiting[source] = None
+        self._is_urgent = True
+        self._wake.set()
+
+
+def _one_per_run(offered: Sequence[_Offer]) -> tuple[list[_Offer], list[_Offer]]:
+    """Return the first offer of each run, and the others."""
+    first: dict[RunId, _Offer] = {}
+    later = [offer for offer in offered if first.setdefault(offer[1].run_id, offer) is not offer]
+    return list(first.values()), later

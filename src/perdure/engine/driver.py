@@ -21,10 +21,12 @@ import msgspec
 from perdure.dispatch.base import SlotKind, slot_kind
 from perdure.engine.actor import Actor
 from perdure.engine.machinery import Machinery
+from perdure.engine.pending import Pending, numbered, only_steps, step_rows
+from perdure.engine.slots import Grant
 from perdure.errors import AttemptOver, PerdureError, RunError, StoreError
 from perdure.graph.declare import NodeType
 from perdure.graph.plan import Plan
-from perdure.ids import CommandId, Epoch, EventId, NodeId, RunId, Seq
+from perdure.ids import CommandId, Epoch, NodeId, RunId, Seq
 from perdure.journal import events as e
 from perdure.journal.decide import Decider
 from perdure.journal.projection import Projection
@@ -39,13 +41,17 @@ from perdure.store.base import (
     Outcome,
     Rejected,
     Release,
-    StepRow,
     Transition,
 )
 
 log = logging.getLogger("perdure.driver")
 
 LONG_WAIT_SECONDS = 3_600.0
+LONGEST_PAUSE_SECONDS = 100 * 365 * 86_400.0
+"""What a pause is cut down to: anything longer is no time that a database could keep."""
+PORTION_NODES = 250
+"""Where thousands of nodes become ready at once, the first of them start while the others are still being committed, and no
+other run waits for all of them."""
 
 
 class NotOurs(PerdureError):
@@ -63,6 +69,8 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
 
     node_id: str
     resolution: Literal["done", "retry", "fail"]
+    attempt: int | None = None
+    """The attempt that this is about; None is whichever is in doubt."""
     outputs: dict[str, str] = {}
     blobs: tuple[BlobUse, ...] = ()
     by: str = ""
@@ -97,6 +105,8 @@ class Driver:
         self._plan = plan
         self._on_gone = on_gone
         self._durable_seq = base_seq
+        self._durable_run: RunState | None = None
+        """The run as the last commit left it, unless that is not known."""
         self._seen_epoch = seen_epoch
         self._lease: LeaseChange = claim
         self._is_gone = False
@@ -110,21 +120,23 @@ class Driver:
         """Slots of attempts that are recorded as started, launched or about to be."""
         self._unlaunched: list[Actor] = []
         """Those of them that wait until the engine is sure of its lease."""
-        self._after_commit: list[Callable[[], None]] = []
+        self._pending = Pending(self.decider)
         self._in_flight: list[Callable[[], None]] = []
-        self._blobs: list[BlobUse] = []
-        self._commands: list[CommandId] = []
         self._commands_seen: set[CommandId] = set()
         self._timers: list[asyncio.TimerHandle] = []
         self._deadline: asyncio.TimerHandle | None = None
+        self.spent_seconds = 0.0
+        """How long the run was driven before this driver had it: part of the time it is given."""
         self._stop_reason: str | None = None
         """Why running bodies were told to stop, if they were: nothing is launched after that."""
         self._group: asyncio.TaskGroup | None = None
+        self._task: asyncio.Task[Any] | None = None
 
     # The task
 
     async def run(self) -> None:
         """Keep the run's tasks until it rests. A bug of ours ends this run here and harms no other."""
+        self._task = asyncio.current_task()
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
@@ -134,6 +146,11 @@ class Driver:
             self._failed(bugs.exceptions[0])
         finally:
             self._let_go(RunError(self.run_id, f"run {self.run_id!r} is no longer driven by this engine"))
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether the run's task is cancelled, and all its bodies with it: nobody has decided anything about them."""
+        return self._task is not None and bool(self._task.cancelling())
 
     @property
     def is_busy(self) -> bool:
@@ -146,7 +163,7 @@ class Driver:
 
     def use_blobs(self, blobs: Sequence[BlobUse]) -> None:
         """Note blobs that the next transition refers to."""
-        self._blobs += blobs
+        self._pending.blobs += blobs
 
     # What happens
 
@@ -154,20 +171,32 @@ class Driver:
         """Something was decided: start what can start, and have it all committed."""
         if self._is_gone:
             return
-        self._launch_held_back()
-        self._queue_ready()
-        for kind in self._queued:
-            self._start_queued(kind)
+        if self._unlaunched:
+            self._launch_held_back()
+        while self.decider.proceed(at=self.machinery.clock.now_micros(), most=PORTION_NODES):
+            self._start_ready()
+            self._pending.set_apart()
+        self._start_ready()
         self._watch_deadline()
-        if self.decider.has_decided or not isinstance(self._lease, Keep) or self._rests():
+        if not self._pending.is_empty or not isinstance(self._lease, Keep) or self._rests():
             self._submit()
+
+    @property
+    def has_rested(self) -> bool:
+        """Whether the run was let go durably: it has ended, rests, or was left to others on purpose."""
+        return self.rested.done() and self.rested.exception() is None
+
+    @property
+    def has_untaken_commands(self) -> bool:
+        """Whether there are commands that no transition has taken up yet."""
+        return self._pending.has_commands
 
     def command(self, command: Command) -> None:
         """Take up a wish from outside. It is applied once: with the transition that holds its consequences."""
         if self._is_gone or command.command_id in self._commands_seen:
             return
         self._commands_seen.add(command.command_id)
-        self._commands.append(command.command_id)
+        self._pending.commands.append(command.command_id)
         self._guarded(lambda: self._obey(command))
 
     def _obey(self, command: Command) -> None:
@@ -176,7 +205,7 @@ class Driver:
         match command.kind:
             case "cancel" if status not in TERMINAL and status not in (RunStatus.CANCELLING, RunStatus.FAILING):
                 self.decider.cancel(reason=str(command.payload.get("reason", "")), at=at)
-                self._after_commit.append(lambda: self._stop_bodies("the run was cancelled"))
+                self._pending.acts.append(lambda: self._stop_bodies("the run was cancelled"))
             case "resolve":
                 self._resolve(command, at)
             case "resume" if status in (RunStatus.QUARANTINED, RunStatus.SUSPENDED, RunStatus.PAUSED):
@@ -193,35 +222,66 @@ class Driver:
         except msgspec.ValidationError as error:
             log.warning("command_unreadable", extra={"run_id": self.run_id, "problem": str(error)})
             return
-        if self.projection.node(NodeId(wish.node_id)).status is not NodeStatus.IN_DOUBT:
+        if not self.resolve(wish, at=at):
             log.info("command_without_effect", extra={"run_id": self.run_id, "kind": command.kind})
-            return
+
+    def resolve(self, wish: Resolution, *, at: int) -> bool:
+        """Decide what follows from a probe's or a person's word. False if it is about nothing that is in doubt."""
+        node = self.projection.node(NodeId(wish.node_id))
+        if node.status is not NodeStatus.IN_DOUBT or wish.attempt not in (None, node.attempt):
+            return False
         self.use_blobs(wish.blobs)
-        if self.projection.run.status is RunStatus.SUSPENDED:
-            self.decider.resume(reason="resolved", at=at, settles=False)
+        status = self.projection.run.status
+        # Only a run that moves can fail; one that is quarantined takes note of anything else and stays so.
+        if status is RunStatus.SUSPENDED or (wish.resolution == "fail" and status is not RunStatus.RUNNING):
+            self.decider.resume(reason="resolved", at=at)
         resolved = e.NodeResolved(
-            node_id=NodeId(wish.node_id),
-            attempt=self.projection.node(NodeId(wish.node_id)).attempt,
+            node_id=node.node_id,
+            attempt=node.attempt,
             resolution=wish.resolution,
             outputs={name: msgspec.Raw(value.encode()) for name, value in wish.outputs.items()},
             by=wish.by,
         )
         self.decider.resolve(resolved.node_id, resolved, at=at)
+        return True
 
     def attempt_completed(
         self, actor: Actor, outputs: dict[str, e.Encoded], blobs: Sequence[BlobUse], duration_ms: int
     ) -> None:
         if self._is_gone:
             return
+        if actor not in self._held:
+            self.result_discarded(actor, None)
+            return
         self._leave(actor)
-        self._blobs += blobs
+        self._pending.blobs += blobs
         self.decider.attempt_completed(
             actor.node_id, actor.attempt, outputs, duration_ms=duration_ms, at=self.machinery.clock.now_micros()
         )
         self.happened()
 
+    def attempt_overdue(self, actor: Actor, error: e.ErrorRecord, duration_ms: int) -> None:
+        """Leave a body behind that goes on although its time is over."""
+        self._guarded(lambda: self.attempt_failed(actor, error, duration_ms))
+
+    def result_discarded(self, actor: Actor, error: Exception | None) -> None:
+        """Record that a body has come to something after its attempt had ended."""
+        if not self._is_gone and not self._rests():
+            self._guarded(lambda: self._discard(actor, error))
+
+    def _discard(self, actor: Actor, error: Exception | None) -> None:
+        if self.decider.is_current(actor.node_id, actor.attempt):
+            return
+        at = self.machinery.clock.now_micros()
+        if error is None:
+            self.decider.attempt_completed(actor.node_id, actor.attempt, {}, duration_ms=0, at=at)
+        else:
+            record = e.ErrorRecord(error_class=e.ErrorClass.UNKNOWN, type=type(error).__name__, message="")
+            self.decider.attempt_failed(actor.node_id, actor.attempt, record, duration_ms=0, delay_micros=0, at=at)
+        self.happened()
+
     def attempt_failed(self, actor: Actor, error: e.ErrorRecord, duration_ms: int) -> None:
-        if self._is_gone:
+        if self._is_gone or actor not in self._held:  # or was left behind, and reports what it has been told
             return
         self._leave(actor)
         was_running = self.projection.run.status is RunStatus.RUNNING
@@ -234,11 +294,11 @@ class Driver:
             at=self.machinery.clock.now_micros(),
         )
         if was_running and self.projection.run.status is RunStatus.FAILING:
-            self._after_commit.append(lambda: self._stop_bodies("the run is failing"))
+            self._pending.acts.append(lambda: self._stop_bodies("the run is failing"))
         self.happened()
 
     def attempt_stopped(self, actor: Actor) -> None:
-        if self._is_gone:
+        if self._is_gone or actor not in self._held:
             return
         self._leave(actor)
         at = self.machinery.clock.now_micros()
@@ -252,7 +312,7 @@ class Driver:
     async def checkpoint(self, actor: Actor, state: e.Encoded, blobs: Sequence[BlobUse]) -> None:
         """Record how far a body is; return when that is durable, in `sync`."""
         self._require_current(actor)
-        self._blobs += blobs
+        self._pending.blobs += blobs
         self.decider.checkpoint(actor.node_id, actor.attempt, state, at=self.machinery.clock.now_micros())
         await self._durable()
 
@@ -260,7 +320,7 @@ class Driver:
         self, actor: Actor, name: str, occurrence: int, result: e.Encoded, blobs: Sequence[BlobUse]
     ) -> None:
         self._require_current(actor)
-        self._blobs += blobs
+        self._pending.blobs += blobs
         at = self.machinery.clock.now_micros()
         self.decider.step_completed(actor.node_id, actor.attempt, name, occurrence, result, at=at)
         await self._durable()
@@ -289,31 +349,29 @@ class Driver:
             return None
 
     def _next_transition(self) -> Transition | None:
-        decided = self.decider.take()
-        if isinstance(self._lease, Keep) and self._may_release():
-            self._lease = Release()
-        elif isinstance(self._lease, Claim) and self._rests():
-            self._lease = msgspec.structs.replace(self._lease, lets_go=True)
-        if not decided and not self._commands and isinstance(self._lease, Keep):
-            self._in_flight, self._after_commit = self._after_commit, []
+        portion = self._pending.take()
+        if not self._pending.has_more:
+            if isinstance(self._lease, Keep) and self._may_release():
+                self._lease = Release()
+            elif isinstance(self._lease, Claim) and self._rests():
+                self._lease = msgspec.structs.replace(self._lease, lets_go=True)
+        self._in_flight = portion.acts
+        if not portion.decided and not portion.commands and isinstance(self._lease, Keep):
             self._nothing_to_commit()
             return None
-        self._in_flight, self._after_commit = self._after_commit, []
-        commands, self._commands = tuple(self._commands), []
-        blobs, self._blobs = tuple(dict.fromkeys(self._blobs)), []
-        run = self.projection.run
-        recorded = self._numbered(decided)
+        recorded = numbered(portion, self._durable_seq, self._seen_epoch, self.machinery.chance.new_id)
         return Transition(
             run_id=self.run_id,
             epoch=self._seen_epoch,
             base_seq=self._durable_seq,
-            run=run,
+            run=portion.run,
             events=recorded,
-            nodes=self._changed_nodes(decided),
-            steps=tuple(_step_row(entry) for entry in recorded if isinstance(entry.event, e.StepCompleted)),
-            blobs=blobs,
-            commands=commands,
+            nodes=portion.nodes,
+            steps=step_rows(recorded),
+            blobs=portion.blobs,
+            commands=portion.commands,
             lease=self._lease,
+            only_steps=isinstance(self._lease, Keep) and only_steps(self._durable_run, portion.run),
         )
 
     def committed(self, transition: Transition, outcome: Outcome) -> None:
@@ -325,6 +383,7 @@ class Driver:
         self._guarded(lambda: self._act_on(transition))
 
     def _act_on(self, transition: Transition) -> None:
+        self._durable_run = transition.run
         self._durable_seq = transition.run.last_seq
         self._seen_epoch = transition.run.epoch
         if isinstance(transition.lease, Claim):
@@ -337,7 +396,7 @@ class Driver:
         self.machinery.hub.changed(self.run_id)
         if isinstance(transition.lease, Release) or (isinstance(transition.lease, Claim) and transition.lease.lets_go):
             self._finish(transition.run)
-        elif self._may_release():
+        elif not self._pending.is_empty or self._may_release():
             self._submit()
 
     def storage_failed(self, error: StoreError) -> None:
@@ -345,20 +404,34 @@ class Driver:
 
     # The slots' side
 
-    def slot_granted(self, kind: SlotKind) -> None:
-        self._guarded(lambda: self._use_slot(kind))
+    def slot_granted(self, kind: SlotKind) -> Grant:
+        queued = self._queued[kind]
+        if self._is_gone or not queued or self._is_draining or self.projection.run.status is not RunStatus.RUNNING:
+            return Grant.UNNEEDED
+        if not self.machinery.may_start():
+            return Grant.NOT_YET
+        held = len(self._held)
+        try:
+            self._start(queued.popleft())
+        except Exception as bug:  # as in `_guarded`
+            is_held = len(self._held) > held  # then it is given back with the rest
+            self._failed(bug)
+            return Grant.TAKEN if is_held else Grant.UNNEEDED
+        self._guarded(lambda: self._use_slots(kind))
+        return Grant.TAKEN
 
-    def _use_slot(self, kind: SlotKind) -> None:
-        if self._is_gone or not self._queued[kind] or not self._may_start():
-            self.machinery.slots.release(kind)
-            return
-        self._start(self._queued[kind].popleft())
-        if self._queued[kind] and self.machinery.slots.acquire(kind, self):
-            self._use_slot(kind)
-            return
+    def _use_slots(self, kind: SlotKind) -> None:
+        self._start_queued(kind)
         self._submit()
 
     # Starting bodies
+
+    def _start_ready(self) -> None:
+        if self.decider.ready:
+            self._queue_ready()
+        for kind, queued in self._queued.items():
+            if queued:
+                self._start_queued(kind)
 
     def _queue_ready(self) -> None:
         now = self.machinery.clock.now_micros()
@@ -380,17 +453,17 @@ class Driver:
 
     def _start(self, node_id: NodeId) -> None:
         """Record the start of an attempt; its body begins when that is durable, or at once if it may run early."""
-        if self.projection.node(node_id).status is not NodeStatus.SCHEDULED:
-            self.machinery.slots.release(slot_kind(self._type_of(node_id)))
+        node_type = self._type_of(node_id)
+        if self.projection.status(node_id) is not NodeStatus.SCHEDULED:
+            self.machinery.slots.release(slot_kind(node_type))
             return
         attempt = self.decider.start_attempt(node_id, at=self.machinery.clock.now_micros())
-        node_type = self._type_of(node_id)
         actor = Actor(self, self._plan.nodes[node_id], node_type, attempt)
         self._held[actor] = slot_kind(node_type)
         if self._may_run_early(node_id):
             self._launch(actor)
         else:
-            self._after_commit.append(lambda: self._launch(actor))
+            self._pending.acts.append(lambda: self._launch(actor))
 
     def _launch(self, actor: Actor) -> None:
         if not self.machinery.may_start():
@@ -413,7 +486,10 @@ class Driver:
     def _leave(self, actor: Actor) -> None:
         if (kind := self._held.pop(actor, None)) is not None:
             self._actors.pop(actor.node_id, None)
-            self.machinery.slots.release(kind)
+            self._vacate(kind)
+
+    def _vacate(self, kind: SlotKind) -> None:
+        self.machinery.dispatch.vacate(kind, self.machinery.slots.release)
 
     def _may_start(self) -> bool:
         return not self._is_draining and self.projection.run.status is RunStatus.RUNNING and self.machinery.may_start()
@@ -441,7 +517,11 @@ class Driver:
         """Exponential, with full jitter: many runs that failed together do not come back together."""
         backoff = self._plan.nodes[node_id].policy.backoff
         failures = self.projection.node(node_id).failures
-        seconds = min(backoff.first.total_seconds() * backoff.factor**failures, backoff.cap.total_seconds())
+        longest = min(backoff.cap.total_seconds(), LONGEST_PAUSE_SECONDS)
+        try:
+            seconds = min(backoff.first.total_seconds() * float(backoff.factor) ** failures, longest)
+        except OverflowError:
+            seconds = longest if backoff.first else 0.0
         if backoff.jitter:
             seconds *= self.machinery.chance.uniform(0.5, 1.0)
         return int(seconds * 1_000_000)
@@ -476,11 +556,11 @@ class Driver:
             self._submit()
 
     def _watch_deadline(self) -> None:
+        """Count the time that the run is driven: by the loop's own clock here, and by its owners' before."""
         run = self.projection.run
         if run.settings.timeout_seconds is None or run.started_at is None or self._deadline is not None:
             return
-        deadline = run.started_at / 1_000_000 + run.settings.timeout_seconds
-        left = max(0.0, deadline - self.machinery.clock.now_micros() / 1_000_000)
+        left = max(0.0, run.settings.timeout_seconds - self.spent_seconds)
         self._deadline = self._later(left, self._run_timed_out)
         self._timers.append(self._deadline)
 
@@ -488,7 +568,7 @@ class Driver:
         if self._is_gone or self.projection.run.status is not RunStatus.RUNNING:
             return
         self.decider.time_out(at=self.machinery.clock.now_micros())
-        self._after_commit.append(lambda: self._stop_bodies("the run took too long"))
+        self._pending.acts.append(lambda: self._stop_bodies("the run took too long"))
         self.happened()
 
     # Committing
@@ -497,7 +577,7 @@ class Driver:
         """Have what was decided committed: at once if somebody waits for it, in good company if nobody does."""
         if self._group is None:  # what was decided so far is submitted when the task begins
             return
-        waited_for = bool(self._after_commit or self._commands) or self._rests() or not isinstance(self._lease, Keep)
+        waited_for = self._pending.is_waited_for or self._rests() or not isinstance(self._lease, Keep)
         is_held_back = self.projection.run.settings.durability == "exit" and not waited_for and not self._is_draining
         if not is_held_back:
             self.machinery.committer.submit(self, urgent=waited_for)
@@ -507,30 +587,12 @@ class Driver:
         for act in acts:
             act()
 
-    def _numbered(self, decided: Sequence[tuple[e.AnyEvent, int]]) -> tuple[e.Recorded, ...]:
-        """Give the events their places. What comes before a claim belongs to the epoch before it."""
-        branch_id = self.projection.run.branch_id
-        epoch = self._seen_epoch
-        new_id = self.machinery.chance.new_id
-        recorded: list[e.Recorded] = []
-        for seq, (event, at) in enumerate(decided, start=self._durable_seq + 1):
-            if isinstance(event, e.RunClaimed):
-                epoch = event.epoch
-            recorded.append(
-                e.Recorded(seq=Seq(seq), id=EventId(new_id()), branch_id=branch_id, epoch=epoch, at=at, event=event)
-            )
-        return tuple(recorded)
-
-    def _changed_nodes(self, decided: Sequence[tuple[e.AnyEvent, int]]) -> tuple[Any, ...]:
-        changed = dict.fromkeys(event.node_id for event, _ in decided if isinstance(event, e.NodeEvent))
-        return tuple(self.projection.nodes[node_id] for node_id in changed)
-
     async def _durable(self) -> None:
         if self.projection.run.settings.durability != "sync":
             self._submit()
             return
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._after_commit.append(lambda: None if done.done() else done.set_result(None))
+        self._pending.acts.append(lambda: None if done.done() else done.set_result(None))
         self._submit()
         await done
 
@@ -594,22 +656,10 @@ class Driver:
             actor.stop_reason = actor.stop_reason or "the run is driven elsewhere"
             task.cancel()
         self._actors.clear()
+        self.machinery.slots.forget(self)
         held, self._held = list(self._held.values()), {}
         for kind in held:
-            self.machinery.slots.release(kind)
-        self.machinery.slots.forget(self)
+            # Not at once: a thread counts as lost when the task of its body has heard that it is cancelled.
+            self.rested.get_loop().call_soon(self._vacate, kind)
         self._on_gone(self)
         self.machinery.hub.changed(self.run_id)
-
-
-def _step_row(entry: e.Recorded) -> StepRow:
-    step = entry.event
-    assert isinstance(step, e.StepCompleted)
-    return StepRow(
-        node_id=step.node_id,
-        branch_id=entry.branch_id,
-        name=step.name,
-        occurrence=step.occurrence,
-        result=step.result,
-        seq=entry.seq,
-    )

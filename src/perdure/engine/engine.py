@@ -4,31 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any, TypeVar
 
-import msgspec
-
 from perdure.clock import Clock, SystemClock
 from perdure.dispatch.base import Dispatch
 from perdure.dispatch.opening import open_dispatch
+from perdure.engine.adoption import in_order, is_lost, is_only_ending, owner_row, steps_of, take_up
+from perdure.engine.background import BODIES_OF, end_bodies, kept_up
 from perdure.engine.catalogue import Catalogue, Prepared
 from perdure.engine.committer import Committer
-from perdure.engine.driver import Driver, NotOurs
+from perdure.engine.driven import driven_seconds
+from perdure.engine.driver import Driver, NotOurs, Resolution
 from perdure.engine.hub import Hub
 from perdure.engine.inputs import check_inputs
-from perdure.engine.leases import Heartbeat, describe_process, is_gone
+from perdure.engine.leases import is_gone
+from perdure.engine.loglines import LogKeeper
 from perdure.engine.machinery import Machinery
+from perdure.engine.membership import Membership
 from perdure.engine.probation import Probation
+from perdure.engine.probing import ask_probes, leave_to_probes, nodes_to_probe
 from perdure.engine.recovery import Recovery
 from perdure.engine.run import Run
 from perdure.engine.secrets import environment_secret
 from perdure.engine.settings import EngineSettings
 from perdure.engine.slots import Slots
+from perdure.engine.starting import checked_run_id, differences, run_settings
 from perdure.engine.values import Values
-from perdure.errors import EngineStopped, PerdureError, RunIdTaken, RunNotFound, StoreError, TypesMissing
+from perdure.engine.wanted import Wanted
+from perdure.errors import EngineStopped, RunIdTaken, RunNotFound, StoreError, TypesMissing
 from perdure.graph.declare import RunSettings as WorkflowSettings
 from perdure.graph.declare import Workflow, declared_workflows
 from perdure.graph.model import Graph
@@ -36,19 +43,16 @@ from perdure.ids import DEFAULT_PROJECT, ROOT_BRANCH, Chance, EngineId, Epoch, R
 from perdure.journal import events as e
 from perdure.journal.evolve import create_run
 from perdure.journal.projection import Projection
-from perdure.journal.states import MOVING, RunState, RunStatus
-from perdure.store.base import Claim, LeaseLost, RunExists, RunFilter, RunSummary, Store
+from perdure.journal.states import MOVING, TERMINAL, RunStatus
+from perdure.store.base import Claim, LeaseLost, RunExists, RunFilter, RunSummary, Store, StoredRun
 from perdure.store.blobs import open_blobs
-from perdure.store.codecs import Codecs, canonical, process_codecs
+from perdure.store.codecs import Codecs, process_codecs
 from perdure.store.opening import DEFAULT_URL, default_blobs_url, open_store
 
 log = logging.getLogger("perdure.engine")
 
 R = TypeVar("R")
 
-LOG_FLUSH_SECONDS = 0.25
-STUBBORN_SECONDS = 5
-"""How long a stopping engine goes on telling bodies to stop that did not when they were told."""
 FIRST_EPOCH = Epoch(1)
 
 
@@ -89,23 +93,51 @@ class Engine:
         self._codecs = codecs or process_codecs()
         self._drivers: dict[RunId, Driver] = {}
         self._driving: set[asyncio.Task[None]] = set()
-        """The tasks of drivers, also of those that have let go of their run and wait for a body to end."""
-        self._wanted: set[RunId] = set()
+        """The tasks of drivers, also of those that have let go of their run and wait for a body to end. They belong to no task
+        group: a body that does not end must not keep the engine from ending."""
+        self._wanted = Wanted(self._drivers)
         self._orphans: dict[RunId, EngineId] = {}
-        """Runs that were dropped because the store failed, with the name under which they are owned."""
+        """Runs that were dropped although they may be this engine's, with the name under which they are owned."""
+        self._probing: dict[RunId, asyncio.Task[None]] = {}
+        self._opened_by: int | None = None
+        """The process that opened the engine, which is the only one that can use it."""
         self._is_stopping = False
+        self._is_closed = False
         self._stack = AsyncExitStack()
         self.clock = clock or SystemClock()
         self.chance = chance or SystemChance()
-        self.engine_id = EngineId(self.chance.new_id())
         self.hub = Hub()
-        self.store: Store
-        self.values: Values
+        self._store: Store
+        self._values: Values
+
+    @property
+    def engine_id(self) -> EngineId:
+        """The name under which the engine owns runs: another one after it has lost its lease."""
+        self._require_open()
+        return self._membership.engine_id
+
+    @property
+    def store(self) -> Store:
+        """Where the runs are kept. Raises EngineStopped unless the engine is open."""
+        self._require_open()
+        return self._store
+
+    @property
+    def values(self) -> Values:
+        """How values are kept. Raises EngineStopped unless the engine is open."""
+        self._require_open()
+        return self._values
 
     async def __aenter__(self) -> Engine:
+        if self._opened_by is not None:
+            raise EngineStopped(
+                "This engine has been opened before, and an engine can be opened once. Make another one."
+            )
+        self._opened_by = os.getpid()
         try:
             await self._open()
         except BaseException:
+            self._is_closed = True
             await self._stack.aclose()
             raise
         return self
@@ -133,6 +165,9 @@ class Engine:
         RunIdTaken. Inputs whose names are taken by options go into `inputs`.
         """
         self._require_running()
+        if not isinstance(workflow, Workflow | Graph):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"{workflow!r} is no workflow: call it inside a @workflow function, and start that one")
+        chosen = checked_run_id(self.chance.new_id() if run_id is None else run_id)
         now = self.clock.now_micros()
         graph = workflow if isinstance(workflow, Graph) else workflow.graph
         annotations: Mapping[str, Any] = {} if isinstance(workflow, Graph) else workflow.input_types
@@ -154,7 +189,6 @@ class Engine:
             project_id=self._project,
             source=prepared.source,
         )
-        chosen = RunId(run_id or self.chance.new_id())
         annotation = Any if isinstance(workflow, Graph) else workflow.output_type
         run: Run[R] = Run(self, chosen, annotation)
         while True:
@@ -191,17 +225,25 @@ class Engine:
         before: tuple[int, str] | None = None,
         limit: int = 100,
     ) -> Sequence[RunSummary]:
-        """Return runs, newest first."""
+        """Return runs, newest first. Raises ValueError for a status that does not exist."""
         statuses = () if status is None else (status,) if isinstance(status, str) else tuple(status)
+        if unknown := [given for given in statuses if given not in set(RunStatus)]:
+            raise ValueError(f"there is no status {unknown[0]!r}: there are {', '.join(RunStatus)}")
         which = RunFilter(status=tuple(RunStatus(given) for given in statuses), workflow=workflow, id_prefix=id_prefix)
         return await self.store.list_runs(which, before=before, limit=limit)
 
     async def adopt(
-        self, run_id: str, dead_owner: EngineId | None = None, *, probation: Probation | None = None
+        self,
+        run_id: str,
+        dead_owner: EngineId | None = None,
+        *,
+        probation: Probation | None = None,
+        answers: Sequence[Resolution] | None = None,
     ) -> Driver | None:
         """Take a run over if nobody living owns it; None if there is nothing to drive or another was first.
 
-        With a `probation`, None also if the run has to wait because it may be one that kills engines.
+        With a `probation`, None also if the run has to wait because it may be one that kills engines, or because probes are
+        asked first. `answers` are what probes have said.
         """
         self._require_running()
         chosen = RunId(run_id)
@@ -209,29 +251,38 @@ class Engine:
             return self._drivers[chosen]
         stored = await self.store.load_run(chosen)
         if stored is None:
+            self._no_longer_ours(chosen)
             raise RunNotFound(run_id)
         run = stored.run
-        if run.status not in MOVING and not stored.commands:
+        if self._orphans.get(chosen) != stored.owner:
+            self._orphans.pop(chosen, None)  # it was not written, or somebody else has it
+        if run.status in TERMINAL or (run.status not in MOVING and not stored.commands):
+            self._no_longer_ours(chosen)
             return None
-        if stored.owner is not None and dead_owner is None:
-            owner = next((row for row in await self.store.list_engines() if row.engine_id == stored.owner), None)
-            if owner is not None and is_gone(owner):
-                dead_owner = owner.engine_id
+        if dead_owner is None and stored.owner is not None:
+            owner = await owner_row(self._store, stored.owner)
+            if stored.owner == self.engine_id or (owner is not None and is_gone(owner)):
+                dead_owner = stored.owner
             elif owner is not None and owner.is_alive:
                 return None
         prepared = await self._catalogue.load(chosen, run.workflow, run.version)
-        is_ending = run.status in (RunStatus.CANCELLING, RunStatus.FAILING)
-        if prepared.missing and not is_ending and all(command.kind != "cancel" for command in stored.commands):
+        if prepared.missing and not is_only_ending(stored):
             raise TypesMissing(run_id, prepared.missing)
+        doubtful = nodes_to_probe(stored, prepared.plan)
+        if doubtful and answers is None:
+            if probation is not None:
+                self._probe_apart(chosen, dead_owner, stored, prepared)
+                return None
+            answers = await ask_probes(doubtful, stored, prepared.plan, self.values)
+        spent = 0.0 if run.settings.timeout_seconds is None else await driven_seconds(self.store, chosen)
         await self._until_joined()
         if chosen in self._drivers:  # somebody else here was faster
             return self._drivers[chosen]
-        lost = stored.owner is not None and run.status in MOVING
+        lost = is_lost(stored)
         if probation is not None and not probation.admits(chosen, run.recoveries + lost):
             return None
-        steps = {(step.node_id, step.name, step.occurrence): step.result for step in stored.steps}
         driver = Driver(
-            projection=Projection(run, stored.nodes, steps),
+            projection=Projection(run, stored.nodes, steps_of(stored)),
             plan=prepared.plan,
             types=prepared.types,
             machinery=self._machinery,
@@ -240,19 +291,18 @@ class Engine:
             seen_epoch=run.epoch,
             on_gone=self._forget,
         )
-        at = self.clock.now_micros()
-        driver.decider.claim(self.engine_id, Epoch(run.epoch + 1), previous=stored.owner, lost=lost, at=at)
-        if driver.projection.run.status is RunStatus.CREATED:
-            driver.decider.start(at=at)
+        driver.spent_seconds = spent
+        take_up(driver, self.engine_id, stored, answers or (), at=self.clock.now_micros())
         if probation is not None:
             probation.begin(driver, driver.projection.run.recoveries)
         self._drive(driver)
-        for command in stored.commands:
+        for command in in_order(stored, lacks_types=bool(prepared.missing)):
             driver.command(command)
         try:
             await asyncio.shield(driver.claimed)
         except NotOurs:
             return None
+        self._orphans.pop(chosen, None)
         return driver
 
     def driver_of(self, run_id: RunId) -> Driver | None:
@@ -260,11 +310,11 @@ class Engine:
         return self._drivers.get(run_id)
 
     async def commanded(self, run_id: RunId) -> None:
-        """A command for this run is in the store, or it was started elsewhere: see to it that somebody takes it up."""
-        self._wanted.add(run_id)
+        """A command for this run is in the store, or somebody here waits for it: see to it that somebody takes it up."""
         if run_id in self._drivers:
             await self._take_commands()
-        else:
+        if run_id not in self._drivers:  # also where it was let go before it could hear of the command
+            self._wanted.ask(run_id)
             self._sweep_now.set()
 
     async def news(self, changed: asyncio.Event) -> None:
@@ -278,11 +328,14 @@ class Engine:
     # Stopping
 
     async def stop(self, grace_seconds: float | None = None) -> None:
-        """Take nothing more, let running bodies end within the grace period, let go of every run, and close."""
-        if self._is_stopping:
-            return
+        """Take nothing more, let running bodies end within the grace period, let go of every run, and close.
+
+        Bodies that do not end when they are told to are left behind.
+        """
+        if self._is_stopping or self._is_closed or self._opened_by != os.getpid():
+            return  # it is not open, or another process's
         self._is_stopping = True
-        self._joined.set()  # whoever waits for it is told that the engine stops
+        self._membership.prepare_to_leave()  # whoever waits for the lease is told that the engine stops
         for run_id in self.hub.watched():
             self.hub.changed(run_id)
         grace = self._settings.grace_seconds if grace_seconds is None else grace_seconds
@@ -296,58 +349,69 @@ class Engine:
         for driver in drivers:
             driver.drain(grace_seconds)
         if drivers:
-            await asyncio.wait([driver.rested for driver in drivers])
+            async with asyncio.TaskGroup() as group:
+                resting = group.create_task(asyncio.wait([driver.rested for driver in drivers]))
+                # A run is let go by a commit: there is nothing to wait for if a bug has ended whoever commits.
+                await asyncio.wait((resting, self._committing), return_when=asyncio.FIRST_COMPLETED)
+                resting.cancel()
+        for driver in drivers:
+            await leave_to_probes(driver, self._store, at=self.clock.now_micros())
 
     async def _close(self) -> None:
         for driver in list(self._drivers.values()):
             driver.abandon(EngineStopped(f"The engine has stopped before it could let go of run {driver.run_id!r}."))
-        for task in self._background:
+        for task in (*self._background, *self._probing.values()):
             task.cancel()
         try:
-            await self._end_bodies()
-            await self._flush_logs()
+            await self._membership.leave()  # first, so that others need not wait for bodies that do not end
+            await end_bodies(self._driving)
+            await self._logs.flush()
         finally:
+            self._is_closed = True
             await self._stack.aclose()
-
-    async def _end_bodies(self) -> None:
-        """Wait for bodies that were told to stop, and tell them again: some swallow the first cancellation."""
-        for _ in range(STUBBORN_SECONDS):
-            stubborn = [task for task in self._driving if not task.done()]
-            if not stubborn:
-                return
-            await asyncio.wait(stubborn, timeout=1.0)
-            for task in stubborn:
-                task.cancel()
-        log.error("bodies_do_not_stop", extra={"engine_id": self.engine_id})
 
     # Inside
 
     async def _open(self) -> None:
         url = self._given_store if isinstance(self._given_store, str) else self._given_store.url
         if isinstance(self._given_store, str):
-            self.store = await open_store(url, project_id=self._project, clock=self.clock)
-            self._stack.push_async_callback(self.store.close)
+            self._store = await open_store(url, project_id=self._project, clock=self.clock)
+            self._stack.push_async_callback(self._store.close)
         else:
-            self.store = self._given_store
+            self._store = self._given_store
         blobs = open_blobs(self._blobs_url or default_blobs_url(url), clock=self.clock)
         self._stack.push_async_callback(blobs.close)
-        self.values = Values(self._codecs, blobs, inline_max_bytes=self._settings.inline_max_bytes)
-        self._catalogue = Catalogue(self.store, self._codecs, self._workflows)
+        self._values = Values(self._codecs, blobs, inline_max_bytes=self._settings.inline_max_bytes)
+        self._catalogue = Catalogue(self._store, self._codecs, self._workflows)
+        self._logs = LogKeeper(self.hub.log_lines, self._store, self.clock)
         self._sweep_now = asyncio.Event()
-        self._joined = asyncio.Event()
+        self._membership = Membership(
+            self._store,
+            self.clock,
+            self.chance,
+            self._settings,
+            name=self._name,
+            project_id=self._project,
+            on_lost=self._lost_lease,
+            on_fresh=self._resume_starting,
+        )
         self._machinery = self._build_machinery()
-        await self._join()
+        await self._membership.join()
+        self._stack.push_async_callback(self._membership.leave)
         self._tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
+        self._committing = self._tasks.create_task(self._machinery.committer.run(), name="perdure committer")
         self._background = [
-            self._tasks.create_task(work, name=f"perdure {name}")
-            for name, work in (
-                ("committer", self._machinery.committer.run()),
-                ("commands", self._listen()),
-                ("heartbeat", self._heartbeat.tick()),
-                ("logs", self._keep_logs()),
-                ("recovery", self._recovery.run()),
-                ("sweep", self._sweep_on_demand()),
-            )
+            self._committing,
+            *(
+                self._tasks.create_task(kept_up(name, work, self.clock), name=f"perdure {name}")
+                for name, work in (
+                    ("commands", self._listen),
+                    ("heartbeat", self._membership.keep),
+                    ("logs", self._logs.run),
+                    ("recovery", self._recovery.run),
+                    ("sweep", self._sweep_on_demand),
+                )
+            ),
         ]
 
     def _build_machinery(self) -> Machinery:
@@ -356,78 +420,45 @@ class Engine:
         self._stack.push_async_callback(dispatch.close)
         self._probation = Probation(self.clock, trial_seconds=settings.trial_seconds)
         self._recovery = Recovery(
-            self.store,
+            self._store,
             self.clock,
             self.chance,
             settings,
             adopt=self._adopt_if_wanted,
             orphans=lambda: tuple(self._orphans.items()),
+            wanted=self._wanted,
             probation=self._probation,
-            room=lambda: 0 if self._is_stopping else settings.max_recovered_runs - len(self._drivers),
+            room=self._room,
         )
         return Machinery(
-            committer=Committer(self.store, self.clock, patience_seconds=settings.patience_seconds),
+            committer=Committer(self._store, self.clock, patience_seconds=settings.patience_seconds),
             slots=Slots({"loop": settings.loop_bodies, "thread": settings.threads, "process": settings.processes}),
             dispatch=dispatch,
             clock=self.clock,
-            values=self.values,
+            values=self._values,
             hub=self.hub,
             chance=self.chance,
             secrets=environment_secret,
-            may_start=lambda: self._heartbeat.is_fresh(),
+            may_start=self._membership.is_fresh,
         )
 
-    async def _join(self) -> None:
-        """Register as an engine and keep the lease from here on."""
-        row = describe_process(self.engine_id, self._name)
-        await self.store.register_engine(row, ttl_seconds=self._settings.lease_seconds)
-        self._stack.push_async_callback(self._leave)
-        self._heartbeat = Heartbeat(
-            self.engine_id, self._heartbeat_store, self._settings, self.clock, self._lost_lease, self._resume_starting
-        )
-        if self._settings.heartbeat_in_thread:
-            self._heartbeat.start_thread()
-        self._joined.set()
-
-    async def _leave(self) -> None:
-        await self._heartbeat.stop()
-        try:
-            await self.store.retire_engine(self.engine_id)
-        except StoreError as error:
-            log.warning("retire_failed", extra={"error": str(error)})
-
-    async def _heartbeat_store(self) -> Store:
-        if not self._settings.heartbeat_in_thread:
-            return self.store
-        return await open_store(self.store.url, project_id=self._project, clock=self.clock)
+    def _room(self) -> int:
+        """How many runs may be taken up from a listing. One who takes only what was asked for needs none if nothing was."""
+        if self._is_stopping or not (self._recovers or self._wanted.has_undriven):
+            return 0
+        return self._settings.max_recovered_runs - len(self._drivers)
 
     def _lost_lease(self) -> None:
-        """Others take this engine for dead: drop every run at once, write nothing, and come back under another name."""
-        log.error("lease_lost", extra={"engine_id": self.engine_id, "runs": len(self._drivers)})
-        self._joined.clear()
-        self._wanted.update(self._drivers)
+        """Others take this engine for dead: drop every run at once and write nothing."""
+        log.error("lease_lost", extra={"engine_id": self._membership.engine_id, "runs": len(self._drivers)})
         for driver in list(self._drivers.values()):
             driver.abandon(NotOurs(LeaseLost()))
-        if not self._is_stopping:
-            self._background.append(self._tasks.create_task(self._rejoin(), name="perdure rejoin"))
 
     def _resume_starting(self) -> None:
         """The lease is sure again: what was held back may start."""
+        self._machinery.slots.offer()
         for driver in list(self._drivers.values()):
             driver.happened()
-
-    async def _rejoin(self) -> None:
-        await self._heartbeat.stop()
-        self.engine_id = EngineId(self.chance.new_id())
-        while True:
-            try:
-                await self._join()
-            except StoreError as error:
-                log.warning("rejoin_failed", extra={"error": str(error)})
-                await self.clock.sleep(self._settings.heartbeat_seconds)
-            else:
-                break
-        self._background.append(self._tasks.create_task(self._heartbeat.tick(), name="perdure heartbeat"))
 
     def _create(self, run_id: RunId, created: e.RunCreated, prepared: Prepared, *, at: int) -> Driver:
         """Set up a run of our own: created, claimed and started in one transition."""
@@ -450,41 +481,60 @@ class Engine:
 
     def _drive(self, driver: Driver) -> None:
         self._require_running()
-        work = driver.run()
-        try:
-            driving = self._tasks.create_task(work, name=f"run {driver.run_id}")
-        except RuntimeError:  # a bug of ours has ended one of the engine's tasks, and the group with it
-            work.close()
-            raise EngineStopped("The engine is going down and takes no more work. Start another one.") from None
+        if self._committing.done():  # a bug of ours has ended it, and the engine with it
+            raise EngineStopped("The engine is going down and takes no more work. Start another one.")
+        self._wanted.add(driver.run_id)
         self._drivers[driver.run_id] = driver
+        driving = asyncio.get_running_loop().create_task(driver.run(), name=f"{BODIES_OF}{driver.run_id}")
         self._driving.add(driving)
-        driving.add_done_callback(self._driving.discard)
+        driving.add_done_callback(self._driven)
+
+    def _driven(self, driving: asyncio.Task[None]) -> None:
+        self._driving.discard(driving)
+        if not driving.cancelled() and (bug := driving.exception()) is not None:
+            log.error("driver_died", extra={"task": driving.get_name(), "error": repr(bug)})
 
     def _forget(self, driver: Driver) -> None:
-        if self._drivers.get(driver.run_id) is driver:
-            del self._drivers[driver.run_id]
-            if driver.is_orphaned:
-                self._orphans[driver.run_id] = self.engine_id
+        run_id = driver.run_id
+        if self._drivers.get(run_id) is not driver:
+            return
+        del self._drivers[run_id]
+        if driver.is_orphaned:
+            self._orphans[run_id] = self._membership.engine_id
+        elif driver.has_rested and driver.has_untaken_commands:
+            self._wanted.ask(run_id)
+            self._sweep_now.set()
+        elif driver.has_rested:
+            self._wanted.discard(run_id)
+
+    def _no_longer_ours(self, run_id: RunId) -> None:
+        self._orphans.pop(run_id, None)
+        self._wanted.discard(run_id)
 
     async def _adopt_if_wanted(self, run_id: RunId, dead_owner: EngineId | None) -> None:
-        if run_id in self._orphans:
-            dead_owner = self._orphans[run_id]
-        elif not self._recovers and run_id not in self._wanted:
-            return
-        try:
-            await self.adopt(run_id, dead_owner, probation=self._probation)
-        except StoreError:
-            raise
-        except PerdureError:
-            self._orphans.pop(run_id, None)
-            raise
-        if not self._probation.holds_up(run_id):
-            self._orphans.pop(run_id, None)
+        is_ours = self._recovers or run_id in self._wanted or run_id in self._orphans
+        if is_ours and run_id not in self._probing:
+            await self.adopt(run_id, self._orphans.get(run_id, dead_owner), probation=self._probation)
+
+    def _probe_apart(self, run_id: RunId, dead_owner: EngineId | None, stored: StoredRun, prepared: Prepared) -> None:
+        """Ask the probes of a run, and then take it up. Other runs do not wait for that."""
+
+        async def ask() -> None:
+            try:
+                nodes = nodes_to_probe(stored, prepared.plan)
+                answers = await ask_probes(nodes, stored, prepared.plan, self.values)
+                await self.adopt(run_id, dead_owner, probation=self._probation, answers=answers)
+            except Exception as error:  # the next sweep finds the run again, and whatever is wrong with it
+                log.info("run_left_alone", extra={"run_id": run_id, "reason": str(error)})
+            finally:
+                del self._probing[run_id]
+
+        self._probing[run_id] = self._tasks.create_task(ask(), name=f"perdure probe {run_id}")
 
     async def _require_same(self, run: Run[Any], created: e.RunCreated) -> None:
         """A run with this id is there: it must have been started in the same way."""
-        there = (await run.load()).run
-        if differing := list(_differences(there, created)):
+        there = await run.state()
+        if differing := [what async for what in differences(there, created, self.values)]:
             raise RunIdTaken(run.run_id, differing)
 
     async def _listen(self) -> None:
@@ -520,49 +570,23 @@ class Engine:
         await self.clock.sleep(self._settings.poll_seconds)
         changed.set()
 
-    async def _keep_logs(self) -> None:
-        while True:
-            await self.clock.sleep(LOG_FLUSH_SECONDS)
-            await self._flush_logs()
-
-    async def _flush_logs(self) -> None:
-        lines = self.hub.log_lines
-        if not lines:
-            return
-        batch = [lines.popleft() for _ in range(len(lines))]
-        try:
-            await self.store.append_logs(batch)
-        except PerdureError as error:
-            log.warning("log_lines_lost", extra={"count": len(batch), "error": str(error)})
-
     async def _until_joined(self) -> None:
         """Wait while the lease is lost: nothing is claimed under a name that others take for dead."""
-        await self._joined.wait()
+        await self._membership.until_joined()
         self._require_running()
 
     def _require_running(self) -> None:
+        self._require_open()
         if self._is_stopping:
             raise EngineStopped("The engine is stopping and takes no more work. Start another one.")
 
-
-def run_settings(
-    *, durability: e.Durability | None, on_failure: e.OnFailure | None, timeout: float | timedelta | None
-) -> e.RunSettings:
-    """Return the settings of a run. Raises ValueError for one that does not exist."""
-    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-    chosen = {"durability": durability, "on_failure": on_failure, "timeout_seconds": seconds}
-    try:
-        return msgspec.convert({key: value for key, value in chosen.items() if value is not None}, e.RunSettings)
-    except msgspec.ValidationError as error:
-        raise ValueError(f"a setting of the run is wrong: {error}") from None
-
-
-def _differences(there: RunState, created: e.RunCreated) -> Iterable[str]:
-    if there.workflow != created.workflow:
-        yield "workflow"
-    elif there.graph_hash != created.graph_hash:
-        yield f"version {there.version} of the workflow"
-    for name in sorted(there.inputs.keys() | created.inputs.keys()):
-        one, other = there.inputs.get(name), created.inputs.get(name)
-        if one is None or other is None or canonical(one) != canonical(other):
-            yield f"input {name!r}"
+    def _require_open(self) -> None:
+        if self._opened_by is None:
+            raise EngineStopped("This engine is not open. Use it in a block: `async with Engine(…) as engine:`.")
+        if self._opened_by != os.getpid():
+            raise EngineStopped(
+                "This engine was opened by another process, of which this one is a fork: connections and leases do not "
+                "follow. Open another engine here."
+            )
+        if self._is_closed:
+            raise EngineStopped("This engine has stopped. Open another one: `async with Engine(…) as engine:`.")

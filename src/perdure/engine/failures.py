@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perdure.dispatch.failure import Failure, failure_of
-from perdure.errors import BodyNotFound, StreamsNotSupported, ValueNotReadable, ValueNotStorable, ValueTooLarge
+from perdure.errors import (
+    BodyNotFound,
+    StreamsNotSupported,
+    TruthUnclear,
+    ValueNotReadable,
+    ValueNotStorable,
+    ValueTooLarge,
+)
 from perdure.graph.policy import RetryOn
 from perdure.journal.events import ErrorClass, ErrorRecord
 
@@ -28,7 +35,15 @@ _KINDS: Sequence[tuple[ErrorClass, Sequence[RetryOn]]] = (
 )
 """The first that fits counts. Classes of other packages go by their names: they need not be installed."""
 _CLASSES = frozenset(ErrorClass)
-_SAME_AGAIN = (ValueNotStorable, ValueNotReadable, InputUnusable, ValueTooLarge, BodyNotFound, StreamsNotSupported)
+_SAME_AGAIN = (
+    BodyNotFound,
+    InputUnusable,
+    StreamsNotSupported,
+    TruthUnclear,
+    ValueNotReadable,
+    ValueNotStorable,
+    ValueTooLarge,
+)
 """What would fail in the same way at every attempt."""
 
 

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import enum
+import inspect
 from collections.abc import Mapping
-from typing import Any
+from datetime import date, datetime, time, timedelta
+from typing import Any, get_origin
 
 import msgspec
 
 from perdure.errors import WrongInputs
-from perdure.graph.annotations import bare, describe
-from perdure.graph.constants import from_constant, is_schema_compatible, schema_of
+from perdure.graph.annotations import bare, describe, parts_of
+from perdure.graph.constants import from_constant, has_schema, is_schema_compatible, schema_of
 from perdure.graph.model import Graph, Input
+
+_FORMS: dict[Any, str] = {
+    date: "2026-01-31",
+    datetime: "2026-01-31T12:00:00Z",
+    time: "12:00:00",
+    timedelta: "PT90S for 90 seconds",
+}
+"""How values are written that JSON has no form of its own for."""
 
 
 def check_inputs(graph: Graph, annotations: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -20,7 +31,7 @@ def check_inputs(graph: Graph, annotations: Mapping[str, Any], given: Mapping[st
     values: dict[str, Any] = {}
     for name, declared in known.items():
         if name not in given and declared.default is msgspec.UNSET:
-            problems.append(f"{name!r} is missing")
+            problems.append(f"{name!r} is missing{_wanted(declared, annotations.get(name, Any))}")
             continue
         try:
             values[name] = _fitted(given.get(name, declared.default), declared, annotations.get(name, Any))
@@ -31,6 +42,12 @@ def check_inputs(graph: Graph, annotations: Mapping[str, Any], given: Mapping[st
     return values
 
 
+def words_for(annotation: Any) -> str:
+    """Return what an input so annotated takes, and how it is written where that is not plain."""
+    hints = [hint for part in parts_of(annotation) if (hint := _hint(part))]
+    return "; ".join(dict.fromkeys([describe(bare(annotation)), *hints]))
+
+
 def _fitted(value: Any, declared: Input, annotation: Any) -> Any:
     annotation = bare(annotation)
     if isinstance(annotation, type) and type(value) is annotation:
@@ -38,18 +55,53 @@ def _fitted(value: Any, declared: Input, annotation: Any) -> Any:
     if annotation is Any and not is_schema_compatible(schema_of(type(value)), declared.schema):
         raise ValueError(f"a {type(value).__name__} does not fit {declared.schema}")
     try:
-        return from_constant(value, annotation)
+        fitted = from_constant(value, annotation)
     except ValueError as error:
         return _of_instances(value, annotation, error)
+    if fitted is value and _is_something_else(value, annotation):
+        return _of_instances(value, annotation, ValueError(f"a {type(value).__name__} is given"))
+    return fitted
+
+
+def _is_something_else(value: Any, annotation: Any) -> bool:
+    """Whether a value that could not be judged is surely no instance of what is annotated, and was not made one."""
+    cls = get_origin(annotation) or annotation
+    if has_schema(annotation) or not isinstance(cls, type) or getattr(cls, "_is_protocol", False):
+        return False
+    return not inspect.isabstract(cls) and not isinstance(value, cls) and type(value) not in cls.__mro__
 
 
 def _of_instances(value: Any, annotation: Any, problem: ValueError) -> Any:
     """Accept containers of objects that already have the right types."""
     try:
-        msgspec.convert(value, annotation, strict=True, from_attributes=True)
+        msgspec.convert(value, annotation, strict=True, from_attributes=True, dec_hook=_only_instances)
     except (msgspec.ValidationError, TypeError):
-        raise ValueError(f"{problem} (it takes {describe(annotation)})") from None
+        raise ValueError(f"{problem} (it takes {words_for(annotation)})") from None
     return value
+
+
+def _only_instances(cls: Any, value: Any) -> Any:
+    return value
+
+
+def _hint(part: Any) -> str:
+    if isinstance(part, type) and issubclass(part, enum.Enum):
+        return f"{part.__name__} is one of {', '.join(repr(member.value) for member in part)}"
+    return f"{part.__name__} is written {_FORMS[part]}" if _is_key(part) else ""
+
+
+def _is_key(part: Any) -> bool:
+    try:
+        return part in _FORMS
+    except TypeError:  # an annotation that cannot be hashed
+        return False
+
+
+def _wanted(declared: Input, annotation: Any) -> str:
+    if bare(annotation) is not Any:
+        return f" (it takes {words_for(annotation)})"
+    kind = declared.schema.get("type")
+    return f" (it takes a JSON {kind})" if isinstance(kind, str) else ""
 
 
 def _listed(names: Mapping[str, Any]) -> str:

@@ -6,13 +6,14 @@ than its store does: where large values are kept.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
 from perdure.clock import from_micros
 from perdure.engine.engine import Engine
 from perdure.engine.leases import is_gone
+from perdure.engine.values import Values
 from perdure.errors import BlobDamaged, BlobMissing, GraphError, RunIdAmbiguous, RunNotFound
 from perdure.graph.forms import content_hash, graph_from_json
 from perdure.graph.model import INPUT, OUTPUT, Graph, Node
@@ -24,6 +25,8 @@ from perdure.journal.states import SETTLED, TERMINAL, NodeState, NodeStatus, Run
 from perdure.journal.verify import Dump, Violation, verify
 from perdure.store.base import BlobUse, RunDump, RunFilter, Store, StoredRun
 from perdure.store.blobs import BlobStore, open_blobs
+from perdure.store.codecs import process_codecs
+from perdure.store.codecs.wire import INLINE_MAX_BYTES
 from perdure.store.opening import default_blobs_url
 
 EVENTS_PER_PAGE = 1_000
@@ -118,8 +121,13 @@ async def events_of(store: Store, run_id: RunId, *, after: int = 0) -> AsyncIter
         after = page[-1].seq
 
 
-async def follow_events(store: Store, run_id: RunId, *, after: int = 0) -> AsyncIterator[e.Recorded]:
-    """Yield the run's events in order, each once, until it has ended. The run must exist."""
+async def follow_events(
+    store: Store, run_id: RunId, *, after: int = 0, on_wait: Callable[[], Awaitable[None]] | None = None
+) -> AsyncIterator[e.Recorded]:
+    """Yield the run's events in order, each once, until it has ended. The run must exist.
+
+    `on_wait` is awaited whenever there is nothing more to yield for the moment.
+    """
     run = (await load_run(store, run_id)).run
     has_ended = run.status in TERMINAL and after >= run.last_seq
     while not has_ended:
@@ -130,7 +138,19 @@ async def follow_events(store: Store, run_id: RunId, *, after: int = 0) -> Async
                 has_ended or isinstance(entry.event, e.TERMINAL_EVENTS)
             )
         if not has_ended:
+            if on_wait is not None:
+                await on_wait()
             await store.wait_for_news(NEWS_SECONDS)
+
+
+async def whole_values(store: Store, values: Mapping[str, e.Encoded]) -> dict[str, e.Encoded]:
+    """Return stored values with everything inside that is kept in blobs."""
+    blobs = open_blobs(default_blobs_url(store.url))
+    try:
+        reader = Values(process_codecs(), blobs, inline_max_bytes=INLINE_MAX_BYTES)
+        return {name: await reader.inlined(value) for name, value in values.items()}
+    finally:
+        await blobs.close()
 
 
 async def report_run(store: Store, run_id: RunId) -> RunReport:
@@ -202,7 +222,6 @@ def _dump_of(stored: RunDump, lost_blobs: Sequence[str]) -> Dump:
         run=stored.stored.run,
         owner=stored.stored.owner,
         events=stored.events,
-        keys=stored.keys,
         nodes=stored.all_nodes,
         steps={(step.node_id, step.name, step.occurrence): step.result for step in stored.stored.steps},
         version_hash=version_hash,

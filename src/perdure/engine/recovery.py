@@ -2,12 +2,16 @@
 
 A listing is only a hint: the claim itself is a compare-and-set on the run's epoch, and its row count decides. One run that
 cannot be taken up holds up no other.
+
+Runs that were asked for through this engine come first, however many it drives already: somebody waits for them, or has told
+them something. What it takes up unasked is limited.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
 
 from perdure.clock import Clock
 from perdure.engine.leases import is_gone
@@ -23,7 +27,19 @@ PRESSED_SECONDS = 0.2
 """How often to look while runs wait for others to prove harmless."""
 
 Adopt = Callable[[RunId, EngineId | None], Awaitable[None]]
-"""Take a run over, given its owner if that one is known to be gone."""
+"""Take a run over if it is for this engine to take, given its owner if that one is known to be gone."""
+
+
+class Wanted(Protocol):
+    """The runs that were asked for through this engine."""
+
+    def take_asked(self) -> Sequence[RunId]:
+        """Return the undriven ones that are to be looked at in this sweep, whatever a listing says."""
+        ...
+
+    def ask_again(self, run_ids: Sequence[RunId]) -> None:
+        """Look at these in the next sweep: this one has failed."""
+        ...
 
 
 class Recovery:
@@ -38,16 +54,19 @@ class Recovery:
         *,
         adopt: Adopt,
         orphans: Callable[[], Sequence[tuple[RunId, EngineId]]],
+        wanted: Wanted,
         room: Callable[[], int],
         probation: Probation,
     ) -> None:
-        """`orphans` are runs that this engine owns and has dropped, with the name under which it owns them."""
+        """`orphans` are runs that this engine owns and has dropped, with the name under which it owns them; `room` is how many
+        more it may take up that nobody here has asked for."""
         self._store = store
         self._clock = clock
         self._chance = chance
         self._settings = settings
         self._adopt = adopt
         self._orphans = orphans
+        self._wanted = wanted
         self._room = room
         self._probation = probation
 
@@ -67,11 +86,21 @@ class Recovery:
         """Take over what can be taken over now, oldest first, a batch at a time."""
         for run_id, owner in self._orphans():
             await self._try(run_id, owner)
+        await self._take_up_asked()
         engines = await self._store.list_engines()
         dead = [engine.engine_id for engine in engines if is_gone(engine)]
         await self._take_over(dead)
         if gone := [engine.engine_id for engine in engines if not engine.is_alive or engine.engine_id in dead]:
             await self._store.forget_engines(gone)
+
+    async def _take_up_asked(self) -> None:
+        asked = list(self._wanted.take_asked())
+        try:
+            while asked:
+                await self._try(asked[-1], None)
+                asked.pop()
+        finally:
+            self._wanted.ask_again(asked)
 
     async def _take_over(self, dead: Sequence[EngineId]) -> None:
         after: tuple[int, str] | None = None

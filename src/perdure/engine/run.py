@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, get_args, get_origin
 
+from perdure.dispatch.failure import storable
 from perdure.engine.driver import NotOurs
 from perdure.engine.hub import Flash
-from perdure.errors import RunCancelled, RunFailed, RunNotFound, RunResting
+from perdure.errors import CommandIdTaken, NotInDoubt, RunCancelled, RunFailed, RunNotFound, RunResting
+from perdure.graph.annotations import shaped
 from perdure.graph.model import DEFAULT_OUTPUT
 from perdure.ids import CommandId, RunId, Seq
-from perdure.journal.events import Recorded
-from perdure.journal.states import TERMINAL, RunState, RunStatus
+from perdure.journal.events import Encoded, Recorded
+from perdure.journal.states import TERMINAL, NodeStatus, RunState, RunStatus
 from perdure.store.base import Command, StoredRun
 
 if TYPE_CHECKING:
@@ -79,12 +81,16 @@ class Run(Generic[R]):
                     return run
             except NotOurs:
                 pass  # another engine has it: watch it from outside
+        is_asked_for = False
         with self._engine.hub.watching(self.run_id) as changed:
             while True:
                 changed.clear()
                 run = await self.state()
                 if run.status in TERMINAL or (run.status in _STUCK and not (await self.load()).commands):
                     return run
+                if not is_asked_for:  # nobody may be driving it, or nobody any more
+                    await self._engine.commanded(self.run_id)
+                    is_asked_for = True
                 await self._engine.news(changed)
 
     async def events(self, *, after: int = 0, follow: bool = True) -> AsyncIterator[Recorded]:
@@ -112,11 +118,11 @@ class Run(Generic[R]):
 
         A run that has ended already stays as it is.
         """
-        await self._command("cancel", {"reason": reason}, command_id)
+        await self._command("cancel", {"reason": storable(reason)}, command_id)
 
     async def resume(self, reason: str = "", *, command_id: str | None = None) -> None:
         """Let a run that rests go on: one that was quarantined, or whose doubt is resolved."""
-        await self._command("resume", {"reason": reason}, command_id)
+        await self._command("resume", {"reason": storable(reason)}, command_id)
 
     async def resolve(
         self,
@@ -127,14 +133,40 @@ class Run(Generic[R]):
         by: str = "",
         command_id: str | None = None,
     ) -> None:
-        """Say what became of an attempt in doubt: it is done (with this output), to be tried again, or failed."""
+        """Say what became of an attempt in doubt: it is done (with this output), to be tried again, or failed.
+
+        Raises NotInDoubt if there is nothing to say about the node, or if it was said already.
+        """
+        attempt = await self._attempt_in_doubt(node_id)
         encoded, blobs = await self._engine.values.pack(output, where=f"the output of node {node_id!r}")
         outputs = {DEFAULT_OUTPUT: bytes(encoded).decode()} if resolution == "done" else {}
         uses = [{"digest": blob.digest, "size": blob.size} for blob in blobs]
         payload = {"node_id": node_id, "resolution": resolution, "outputs": outputs, "blobs": uses, "by": by}
-        await self._command("resolve", payload, command_id)
+        # One word for each attempt: of two who speak at once, the second learns that it was too late.
+        only_one = f"resolve/{self.run_id}/{node_id}/{attempt}"
+        try:
+            await self._command("resolve", payload | {"attempt": attempt}, command_id or only_one)
+        except CommandIdTaken:
+            if command_id is not None:
+                raise
+            raise NotInDoubt(self.run_id, node_id, "somebody has just resolved it otherwise", ()) from None
+
+    async def _attempt_in_doubt(self, node_id: str) -> int:
+        stored = await self.load()
+        doubtful = [node.node_id for node in stored.nodes if node.status is NodeStatus.IN_DOUBT]
+        node = next((node for node in stored.nodes if node.node_id == node_id), None)
+        if node is None:
+            raise NotInDoubt(self.run_id, node_id, "nothing has happened to a node of this name", doubtful)
+        if node.status is not NodeStatus.IN_DOUBT:
+            raise NotInDoubt(self.run_id, node_id, f"it is {node.status.value}", doubtful)
+        for command in stored.commands:
+            if command.kind == "resolve" and command.payload.get("node_id") == node_id:
+                said = command.payload.get("resolution")
+                raise NotInDoubt(self.run_id, node_id, f"it was resolved as {said!r} before", doubtful)
+        return node.attempt
 
     async def _command(self, kind: str, payload: dict[str, Any], command_id: str | None) -> None:
+        """Tell the run something, durably, unless it has ended."""
         if (await self.state()).status in TERMINAL:
             return
         command = Command(
@@ -149,8 +181,13 @@ class Run(Generic[R]):
 
     async def _outputs(self, run: RunState) -> Any:
         outputs = run.outputs or {}
-        values = self._engine.values
         if set(outputs) <= {DEFAULT_OUTPUT}:
             encoded = outputs.get(DEFAULT_OUTPUT)
-            return None if encoded is None else await values.unpack(encoded, self._annotation)
-        return {name: await values.unpack(encoded) for name, encoded in outputs.items()}
+            return None if encoded is None else await self._shaped(encoded, self._annotation)
+        arguments = get_args(self._annotation)  # of a `dict[str, T]`
+        annotation = arguments[1] if get_origin(self._annotation) is dict and arguments else Any
+        return {name: await self._shaped(encoded, annotation) for name, encoded in outputs.items()}
+
+    async def _shaped(self, encoded: Encoded, annotation: Any) -> Any:
+        """Return a value as the workflow's function has promised it."""
+        return shaped(await self._engine.values.unpack(encoded, annotation), annotation)

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum, auto
 from typing import Protocol
 
 from perdure.dispatch.base import SlotKind
 
 
+class Grant(Enum):
+    """What became of a slot that was offered to one who waits."""
+
+    TAKEN = auto()
+    """It is the claimant's, who releases it."""
+    UNNEEDED = auto()
+    """The claimant waits no longer."""
+    NOT_YET = auto()
+    """The claimant may start nothing at this moment, and keeps its place."""
+
+
 class Claimant(Protocol):
     """A run that wants to start bodies."""
 
-    def slot_granted(self, kind: SlotKind) -> None:
-        """Use the slot or release it."""
+    def slot_granted(self, kind: SlotKind) -> Grant:
+        """Use the slot, or say why not. Slots may be acquired and released meanwhile."""
         ...
 
 
@@ -22,26 +34,49 @@ class Slots:
     def __init__(self, sizes: Mapping[SlotKind, int]) -> None:
         self._free: dict[SlotKind, int] = dict(sizes)
         self._queues: dict[SlotKind, dict[Claimant, None]] = {kind: {} for kind in sizes}
+        self._granting: set[SlotKind] = set()
 
     def acquire(self, kind: SlotKind, claimant: Claimant) -> bool:
-        """Take a slot, or be remembered as waiting for one."""
-        if self._free[kind] > 0:
+        """Take a slot, or be remembered as waiting for one, behind those who wait already."""
+        if self._free[kind] > 0 and not self._queues[kind]:
             self._free[kind] -= 1
             return True
-        self._queues[kind][claimant] = None
+        self._queues[kind].setdefault(claimant)
+        self._grant(kind)
         return False
 
     def release(self, kind: SlotKind) -> None:
         """Give a slot back: the one who has waited longest gets it."""
-        queue = self._queues[kind]
-        if not queue:
-            self._free[kind] += 1
-            return
-        claimant = next(iter(queue))
-        del queue[claimant]
-        claimant.slot_granted(kind)
+        self._free[kind] += 1
+        self._grant(kind)
+
+    def offer(self) -> None:
+        """Offer what is free to those who wait: what kept them from using it is over."""
+        for kind in self._queues:
+            self._grant(kind)
 
     def forget(self, claimant: Claimant) -> None:
         """Stop remembering one who waits."""
         for queue in self._queues.values():
             queue.pop(claimant, None)
+
+    def _grant(self, kind: SlotKind) -> None:
+        # A claimant may release or acquire while it is asked: that is seen to by the loop that asks it, not by another one
+        # inside it, which would be as deep as the queue is long.
+        if kind in self._granting or not self._free[kind]:
+            return
+        self._granting.add(kind)
+        not_yet: dict[Claimant, None] = {}
+        try:
+            while self._free[kind] > 0 and (claimant := next(iter(self._queues[kind]), None)) is not None:
+                del self._queues[kind][claimant]
+                self._free[kind] -= 1
+                grant = claimant.slot_granted(kind)
+                if grant is not Grant.TAKEN:
+                    self._free[kind] += 1
+                if grant is Grant.NOT_YET:
+                    not_yet[claimant] = None
+        finally:
+            self._granting.discard(kind)
+            if not_yet:
+                self._queues[kind] = not_yet | self._queues[kind]

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
 
 import msgspec
 
+from perdure.engine.weight import is_light
 from perdure.journal.events import Encoded
 from perdure.store.base import BlobUse
 from perdure.store.blobs import BlobStore
 from perdure.store.codecs import BlobRef, Codecs, NewBlob, blob_refs
-from perdure.store.codecs.wire import whole_reference, with_blobs_inside
+from perdure.store.codecs.wire import Packed, whole_reference, with_blobs_inside
 
+T = TypeVar("T")
+
+Decode = Callable[[Encoded, Any], Any]
+
+_NO_BLOBS: Mapping[BlobRef, bytes] = {}
+
+ENCODING_THREADS: Final = 2
+"""How many heavy values are encoded at once; they compete for the interpreter anyway."""
 CACHE_BYTES = 64 * 1024 * 1024
 """Blobs kept in memory for the nodes that read them next."""
 
@@ -21,26 +33,28 @@ CACHE_BYTES = 64 * 1024 * 1024
 class Values:
     """Packs and unpacks for one engine. A blob is durable before anything refers to it."""
 
-    def __init__(self, codecs: Codecs, blobs: BlobStore, *, inline_max_bytes: int) -> None:
+    def __init__(
+        self, codecs: Codecs, blobs: BlobStore, *, inline_max_bytes: int, patience_seconds: float = 30.0
+    ) -> None:
         self.codecs = codecs
         self.blobs = blobs
+        self.patience_seconds = patience_seconds
+        """How long blobs may be out of reach, or without room, before what needs them is given up."""
         self._inline_max = inline_max_bytes
         self._cache: OrderedDict[str, bytes] = OrderedDict()
         self._cached_bytes = 0
+        self._threads = ThreadPoolExecutor(ENCODING_THREADS, thread_name_prefix="perdure-values")
 
     async def pack(self, value: Any, *, where: str) -> tuple[Encoded, tuple[BlobUse, ...]]:
         """Encode a value, unless another process has done so; what is large is a durable blob when this returns.
 
         Raises ValueNotStorable.
         """
-        if isinstance(value, msgspec.Raw):
-            packed = self.codecs.repack(bytes(value), inline_max_bytes=self._inline_max)
+        if is_light(value):
+            packed = self.packed(value, where=where)
         else:
-            packed = self.codecs.pack(value, where=where, inline_max_bytes=self._inline_max)
-        for blob in packed.blobs:
-            await self._keep(blob)
-        uses = tuple(BlobUse(digest=blob.digest, size=len(blob.content)) for blob in packed.blobs)
-        return msgspec.Raw(packed.raw), uses
+            packed = await self.beside(functools.partial(self.packed, where=where), value)
+        return msgspec.Raw(packed.raw), await self.keep(packed.blobs)
 
     async def pack_all(
         self, values: Mapping[str, Any], *, where: str
@@ -49,9 +63,33 @@ class Values:
         encoded: dict[str, Encoded] = {}
         uses: tuple[BlobUse, ...] = ()
         for name, value in values.items():
-            encoded[name], used = await self.pack(value, where=f"{where}, handle {name!r}")
-            uses += used
+            encoded[name], kept = await self.pack(value, where=f"{where}, handle {name!r}")
+            uses += kept
         return encoded, uses
+
+    async def beside(self, function: Callable[[Any], T], value: Any) -> T:
+        """Call a function that encodes a heavy value, in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, value)
+
+    def packed(self, value: Any, *, where: str) -> Packed:
+        """Encode a value, unless another process has done so, in any thread. Its blobs have to be kept.
+
+        Raises ValueNotStorable.
+        """
+        if isinstance(value, msgspec.Raw):
+            return self.codecs.repack(bytes(value), inline_max_bytes=self._inline_max)
+        return self.codecs.pack(value, where=where, inline_max_bytes=self._inline_max)
+
+    async def keep(self, blobs: Sequence[NewBlob]) -> tuple[BlobUse, ...]:
+        """Make the blobs of packed values durable."""
+        for blob in blobs:
+            await self.blobs.put(blob.digest, blob.content)
+            self._remember(blob.digest, bytes(blob.content))
+        return tuple(BlobUse(digest=blob.digest, size=len(blob.content)) for blob in blobs)
+
+    def is_elsewhere(self, value: Encoded) -> bool:
+        """Whether the value is a reference to a blob that holds all of it."""
+        return whole_reference(value) is not None
 
     async def opened(self, value: Encoded) -> Encoded:
         """Return the value itself where it is a reference to a blob that holds all of it."""
@@ -65,12 +103,14 @@ class Values:
         held = {reference: await self._read(reference) for reference in references}
         return msgspec.Raw(with_blobs_inside(value, held))
 
-    async def reader(self, *values: Encoded) -> Callable[[Encoded, Any], Any]:
+    async def reader(self, *values: Encoded) -> Decode:
         """Return a decoder for these values, with the blobs that they refer to at hand."""
-        held: dict[BlobRef, bytes] = {}
+        references: set[BlobRef] = set()
         for value in values:
-            for reference in blob_refs(value):
-                held[reference] = await self._read(reference)
+            references |= blob_refs(value)
+        if not references:
+            return self._decode_plain
+        held = {reference: await self._read(reference) for reference in references}
 
         def decode(value: Encoded, annotation: Any) -> Any:
             return self.codecs.unpack(value, annotation, read_blob=held.__getitem__)
@@ -81,9 +121,8 @@ class Values:
         """Return the decoded value."""
         return (await self.reader(value))(value, annotation)
 
-    async def _keep(self, blob: NewBlob) -> None:
-        await self.blobs.put(blob.digest, blob.content)
-        self._remember(blob.digest, bytes(blob.content))
+    def _decode_plain(self, value: Encoded, annotation: Any) -> Any:
+        return self.codecs.unpack(value, annotation, read_blob=_NO_BLOBS.__getitem__)
 
     async def _read(self, reference: BlobRef) -> bytes:
         if (content := self._cache.get(reference.digest)) is None:

@@ -12,7 +12,7 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import (
     Annotated,
     Any,
@@ -32,6 +32,7 @@ _QUALIFIER_NAMES = ("Final", "ClassVar", "Required", "NotRequired", "ReadOnly")
 _QUALIFIERS = frozenset(getattr(typing, name) for name in _QUALIFIER_NAMES if hasattr(typing, name))
 _ARRAYS = (list, tuple)
 _NO_ITEMS = object()
+_MADE_OF_LISTS: dict[Any, Callable[[list[Any]], Any]] = {kind: kind for kind in (list, tuple, set, frozenset)}
 
 
 def bare(annotation: Any) -> Any:
@@ -113,6 +114,23 @@ def describe(annotation: Any) -> str:
     return str(annotation).replace("typing.", "").replace("collections.abc.", "")
 
 
+def shaped(value: Any, annotation: Any) -> Any:
+    """Return a value whose containers are those that the annotation names; what does not fit stays as it is.
+
+    What a workflow puts together from results of nodes is a list or a dict, as in JSON, whatever its function wrote.
+    """
+    annotation = bare(annotation)
+    arguments = get_args(annotation)
+    kind, wanted = _kind_of(value), get_origin(annotation) or annotation
+    if kind is dict and wanted is dict and arguments:
+        return {key: shaped(part, arguments[1]) for key, part in value.items()}
+    if kind is not list or not isinstance(wanted, type) or wanted not in _MADE_OF_LISTS:
+        return value
+    if arguments and _is_fixed_tuple(annotation):
+        return tuple(map(shaped, value, arguments)) if len(value) == len(arguments) else value
+    return _MADE_OF_LISTS[wanted]([shaped(part, arguments[0] if arguments else Any) for part in value])
+
+
 def hints_of_class(cls: type[Any]) -> dict[str, Any]:
     """Return the resolved annotations of a class and its bases; what cannot be resolved is Any."""
     try:
@@ -138,6 +156,10 @@ def is_record(cls: type[Any]) -> bool:
         or dataclasses.is_dataclass(cls)
         or any(hasattr(cls, mark) for mark in ("__struct_fields__", "model_fields", "__attrs_attrs__"))
     )
+
+
+def _kind_of(value: object) -> type[object]:
+    return type(value)
 
 
 def _is_alias(annotation: Any) -> bool:

@@ -5,14 +5,15 @@ Also what JSON Schema says of them.
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections.abc import Mapping
-from typing import Any, TypeGuard, cast
+from typing import Any, NoReturn, TypeGuard, cast
 
 import msgspec
 
-from perdure.graph.annotations import bare, parts_of
+from perdure.graph.annotations import bare, members_of, parts_of
 
 MAX_DEPTH = 100
 """How deep a constant or a document may be nested."""
@@ -35,7 +36,7 @@ def schema_of(annotation: Any) -> dict[str, Any]:
     try:
         if _mentions_pydantic(annotation):
             return cast("dict[str, Any]", _adapter(annotation).json_schema())
-        return msgspec.json.schema(annotation)
+        return _plain_schema(annotation)
     except Exception:  # any type may stand in an annotation, and what its own hooks raise is not ours to foresee
         return {}
 
@@ -66,14 +67,29 @@ def from_constant(value: Any, annotation: Any) -> Any:
     if _mentions_pydantic(annotation):
         return _from_pydantic(value, annotation)
     try:
-        return msgspec.convert(value, annotation, strict=True)
+        return msgspec.convert(value, annotation, strict=True, str_keys=True, dec_hook=_from_plain)
     except msgspec.ValidationError as error:
         # Only for what has a schema is msgspec's refusal final: of other classes it knows no JSON form.
-        if not _has_schema(annotation):
+        if not has_schema(annotation):
             return value
         raise ValueError(str(error)) from None
     except Exception:  # msgspec refuses types it has no rule for, and custom types raise what they like
-        return value
+        return _from_alternatives(value, annotation)
+
+
+def from_json(text: bytes, annotation: Any) -> Any:
+    """Return the Python value that a JSON text stands for, for a parameter so annotated. Decimals keep every digit.
+
+    Raises ValueError if it is no JSON, or does not fit. What cannot be judged is returned as JSON has it.
+    """
+    plain = _parsed(text)
+    annotation = bare(annotation)
+    if _mentions_pydantic(annotation):
+        return _from_pydantic_json(text, plain, annotation)
+    try:
+        return msgspec.json.decode(text, type=annotation, strict=True, dec_hook=_from_plain)
+    except Exception:  # as in from_constant, which also finds the words for it
+        return from_constant(plain, annotation)
 
 
 def to_constant(value: Any, annotation: Any) -> Any:
@@ -85,7 +101,7 @@ def to_constant(value: Any, annotation: Any) -> Any:
     if reason is None:
         return as_json(value)
     try:
-        plain = as_json(msgspec.to_builtins(value, order="deterministic", enc_hook=_dump_pydantic))
+        plain = as_json(msgspec.to_builtins(value, order="deterministic", str_keys=True, enc_hook=_to_plain))
         if why_not_json(plain) is None and from_constant(plain, annotation) == value:
             return plain
     except Exception:  # a value of any type may be given, and its own hooks may raise anything
@@ -110,6 +126,33 @@ def why_not_json(value: Any) -> str | None:
         elif (reason := why_not_scalar(part)) is not None:
             return reason
     return None
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is plain JSON and nothing else. `why_not_json` is for finding out why not, at five times the price."""
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH + 1):
+        below: list[Any] = []
+        for part, kind in zip(level, map(_type_of, level), strict=True):
+            if kind is dict:
+                if any(type(key) is not str or not (key.isascii() or _is_encodable(key)) for key in part):
+                    return False
+                below.extend(part.values())
+            elif kind is list:
+                below.extend(part)
+            elif kind is str:
+                if not (part.isascii() or _is_encodable(part)):
+                    return False
+            elif why_not_scalar(part) is not None:
+                return False
+        if not below:
+            return True
+        level = below
+    return False
+
+
+def _type_of(value: object) -> type[object]:
+    return type(value)
 
 
 def why_not_key(key: Any) -> str | None:
@@ -190,12 +233,69 @@ def _json_type(value: Any) -> str:
             return "object"
 
 
-def _has_schema(annotation: Any) -> bool:
+def has_schema(annotation: Any) -> bool:
+    """Whether values of such an annotation have a JSON form that can be judged."""
     try:
-        msgspec.json.schema(annotation)
+        _plain_schema(annotation)
     except Exception:  # as in schema_of
         return False
     return True
+
+
+def _plain_schema(annotation: Any) -> dict[str, Any]:
+    return msgspec.json.schema(annotation, schema_hook=_schema_of_class)
+
+
+def _schema_of_class(cls: Any) -> dict[str, Any]:
+    if _is_path(cls):
+        return {"type": "string", "format": "path"}
+    raise NotImplementedError
+
+
+def _from_plain(cls: Any, plain: Any) -> Any:
+    """Make what msgspec has no rule for. What is returned as it is, msgspec accepts only if it is an instance already."""
+    return cls(plain) if _is_path(cls) and type(plain) is str else plain
+
+
+def _to_plain(value: Any) -> Any:
+    if _is_path(type(value)):
+        return str(value)
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    raise NotImplementedError(f"a {type(value).__name__} has no JSON form")
+
+
+def _is_path(cls: Any) -> bool:
+    """Whether values of this class are paths. Where pathlib is not loaded, none can be."""
+    base: Any = getattr(sys.modules.get("pathlib"), "PurePath", None)
+    return base is not None and isinstance(cls, type) and issubclass(cls, base)
+
+
+def _from_alternatives(value: Any, annotation: Any) -> Any:
+    """Return what the value stands for by the first alternative of a union that it fits: msgspec knows not every union."""
+    members = members_of(annotation)
+    if len(members) == 1 or not all(map(has_schema, members)):
+        return value
+    if type(value) in members:
+        return value
+    problems: list[str] = []
+    for member in members:
+        try:
+            return from_constant(value, member)
+        except ValueError as error:
+            problems.append(str(error))
+    raise ValueError("; ".join(dict.fromkeys(problems)))
+
+
+def _parsed(text: bytes) -> Any:
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number in JSON")
 
 
 def _mentions_pydantic(annotation: Any) -> bool:
@@ -210,19 +310,21 @@ def _adapter(annotation: Any) -> Any:
 
 def _from_pydantic(value: Any, annotation: Any) -> Any:
     try:
-        return _adapter(annotation).validate_json(msgspec.json.encode(value))
+        text = msgspec.json.encode(value)
+    except Exception:  # a value of any type may be given: instances are not made again
+        return value
+    return _from_pydantic_json(text, value, annotation)
+
+
+def _from_pydantic_json(text: bytes, plain: Any, annotation: Any) -> Any:
+    try:
+        return _adapter(annotation).validate_json(text)
     except ValueError as error:
         raise ValueError(_without_addresses(error)) from None
     except Exception:  # a model's own validators may raise anything; that is found when it runs
-        return value
+        return plain
 
 
 def _without_addresses(error: ValueError) -> str:
     """Return pydantic's words without those that point to its documentation."""
     return "; ".join(line.strip() for line in str(error).splitlines() if "errors.pydantic.dev" not in line)
-
-
-def _dump_pydantic(value: Any) -> Any:
-    if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json")
-    raise NotImplementedError(f"a {type(value).__name__} has no JSON form")

@@ -350,8 +350,13 @@ def _name_problems(name: Any) -> Iterator[str]:
         yield f"name={name!r} is not a name: use a text without a '$' in front."
 
 
+_OTHER_WORDS = {"retry": "retries", "attempts": "retries", "max_attempts": "retries", "delay": "backoff"}
+"""What other libraries call our options, where the spelling alone would lead astray."""
+
+
 def _unknown_option(option: str) -> str:
-    return f"there is no option {option!r}{did_you_mean(option, Policy.__struct_fields__)}."
+    meant = f" (did you mean {_OTHER_WORDS[option]!r}?)" if option in _OTHER_WORDS else None
+    return f"there is no option {option!r}{meant or did_you_mean(option, Policy.__struct_fields__)}."
 
 
 def _locals_at_declaration(fn: Any) -> dict[str, Any] | None:

@@ -18,9 +18,10 @@ from perdure.graph.templates import MAP, VALUE, is_mapped, marker_of, problems_o
 
 _CONDITIONS = ("when", "unless")
 _SCALARS = (str, int, float, bool, type(None))
+_NOT_RUN = "This version checks streams but does not run them: let the node return a list instead of yielding."
 _CHOICES = (
     "Choose how: f.map(xs) for a call per item, f(collect(xs)) for one call with a list, or annotate the parameter "
-    "Stream[T] to read it while it arrives."
+    f"Stream[T] to read it while it arrives. {_NOT_RUN}"
 )
 
 
@@ -93,7 +94,7 @@ class Feeding:
             yield Fault(target, "stream_as_value", message, "Collect it, and decide on one value in a node.")
         elif edge.mode in (None, "first"):
             message = f"{name!r} of {target!r} wants one value, but {_origin(edge)} is a stream."
-            remedy = "Return it as a list: collect(xs)." if target == OUTPUT else _CHOICES
+            remedy = f"Return it as a list: collect(xs). {_NOT_RUN}" if target == OUTPUT else _CHOICES
             if handle is not None and handle.streaming:
                 remedy = "The parameter reads a stream: give the edge the mode 'stream'."
             yield Fault(target, "stream_as_value", message, remedy)

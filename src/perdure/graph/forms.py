@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from perdure.errors import GraphError, UnreadableGraph
-from perdure.graph.constants import is_array, is_object
+from perdure.graph.constants import is_array, is_object, is_plain
 from perdure.graph.documents import parse_json, plain
 from perdure.graph.model import DEFAULT_OUTPUT, Edge, EdgeMode, Graph, Input, JoinMode, Node, PathStep
 from perdure.graph.reading import Reader
@@ -92,13 +92,15 @@ def graph_to_document(graph: Graph) -> dict[str, Any]:
     document["edges"] = [_edge_to_document(edge) for edge in sort_edges(graph.nodes, graph.edges)]
     if graph.outputs:
         document["outputs"] = graph.outputs
-    try:
-        checked = plain(_with_extra(document, graph.extra))
-    except UnreadableGraph as error:
-        raise GraphError(f"Workflow {graph.name!r} cannot be written: {error}") from None
+    whole = _with_extra(document, graph.extra)
+    if not is_plain(whole):
+        try:
+            whole = plain(whole)
+        except UnreadableGraph as error:
+            raise GraphError(f"Workflow {graph.name!r} cannot be written: {error}") from None
     return {
         key: list(map(_in_order_inside, value)) if key in ("inputs", "nodes", "edges") else _in_order(value)
-        for key, value in checked.items()
+        for key, value in whole.items()
     }
 
 
@@ -230,7 +232,7 @@ def _with_extra(document: dict[str, Any], extra: dict[str, Any]) -> dict[str, An
 
 
 def _in_order_inside(item: dict[str, Any]) -> dict[str, Any]:
-    return {key: _in_order(value) for key, value in item.items()}
+    return {key: value if type(value) is str else _in_order(value) for key, value in item.items()}
 
 
 def _in_order(value: Any) -> Any:

@@ -77,7 +77,7 @@ class Index:
                     node.id,
                     "unknown_type",
                     f"Node {node.id!r} is of type {node.type!r}, which is not declared here.",
-                    "Import the module that declares it, or correct the name.",
+                    "Import the module that declares it (on the command line: --import FILE), or correct the name.",
                 )
             self.kinds.append(known[node.type])
 

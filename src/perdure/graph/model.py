@@ -43,7 +43,7 @@ EdgeMode = Literal["map", "collect", "stream", "first", "when", "unless"]
 PathStep = str | int
 
 
-class Input(msgspec.Struct, frozen=True, kw_only=True):
+class Input(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A named, typed input of the workflow. `schema` is a JSON Schema; a missing default makes it required."""
 
     name: str
@@ -51,7 +51,7 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
     default: Any = msgspec.UNSET
 
 
-class Node(msgspec.Struct, frozen=True, kw_only=True):
+class Node(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A vertex: which node type it runs, and the constants and templates for its handles."""
 
     id: NodeId
@@ -64,7 +64,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """Keys that are not ours, such as a drawing's `position`: kept as they came, and no part of the content hash."""
 
 
-class Edge(msgspec.Struct, frozen=True, kw_only=True):
+class Edge(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Carries what `source` puts on `source_handle` to `target_handle` of `target`.
 
     `path` picks a part of the value (`title`, `0`). `mode` says how the value meets the parameter; none is one value.
@@ -80,7 +80,7 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
     extra: dict[str, Any] = {}
 
 
-class Graph(msgspec.Struct, frozen=True, kw_only=True):
+class Graph(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A workflow as data."""
 
     name: str

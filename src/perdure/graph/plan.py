@@ -16,7 +16,7 @@ from perdure.ids import NodeId
 BindingKind = Literal["single", "list", "first", "template"]
 
 
-class Binding(msgspec.Struct, frozen=True, kw_only=True):
+class Binding(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How one handle gets its value from edges."""
 
     handle: str
@@ -25,7 +25,7 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True):
     template: Any = None
 
 
-class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
+class NodePlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What deciding about a node takes."""
 
     node: Node
@@ -43,14 +43,11 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     optional: frozenset[str]
     """Handles that have a default."""
     policy: Policy
-
-    @property
-    def waits_for_first(self) -> bool:
-        """Whether it may be ready before everything upstream has settled."""
-        return any(binding.kind == "first" for binding in self.bindings)
+    waits_for_first: bool
+    """Whether it may be ready before everything upstream has settled."""
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A graph with its node types' policies, indexed."""
 
     graph: Graph
@@ -102,10 +99,11 @@ def _node_plan(
     node_type: NodeType[..., Any] | None,
 ) -> NodePlan:
     valued = [edge for edge in edges if edge.target_handle not in (CONDITION, ORDER)]
+    bindings = tuple(_bindings(valued, node.data))
     return NodePlan(
         node=node,
         constants=_unfed(node.data, valued),
-        bindings=tuple(_bindings(valued, node.data)),
+        bindings=bindings,
         conditions=tuple(edge for edge in edges if edge.target_handle == CONDITION),
         order_only=tuple(edge for edge in edges if edge.target_handle == ORDER),
         upstream=tuple(dict.fromkeys(edge.source for edge in edges if edge.source != INPUT)),
@@ -115,6 +113,7 @@ def _node_plan(
         if node_type
         else frozenset(),
         policy=node_type.policy if node_type else DEFAULT_POLICY,
+        waits_for_first=any(binding.kind == "first" for binding in bindings),
     )
 
 

@@ -7,7 +7,9 @@ A Ref can be handed to nodes, whole or in part (`page.title`, `rows[0]`). Whatev
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NoReturn, Protocol
 
 import msgspec
@@ -38,7 +40,10 @@ class RefOwner(Protocol):
 
 _IN_A_NODE = "Do it inside a node."
 _CONDITION = "For a choice, put the calls under `with when(value):` or `with unless(value):`."
-_ITEMS = "For a call per item, use `node.map(values)`; for one known part, `values[0]`."
+_ITEMS = (
+    "For one known part, write `values[0]` or `values.name`; several values have names if the node returns "
+    "`Outputs(a=…, b=…)`. To do something with each item, pass the whole value to a node that goes through it."
+)
 _TEXT = "Join texts with `text('…', value, '…')`, or inside a node."
 
 
@@ -134,8 +139,23 @@ def find_ref(values: Iterable[Any]) -> Ref | None:
     return next((ref for value in values if (ref := _first_ref(value)) is not None), None)
 
 
+_place: ContextVar[str | None] = ContextVar("perdure_place", default=None)
+
+
+@contextmanager
+def placed(place: str) -> Generator[None]:
+    """Say what led here where it is no call: what a workflow returns is looked at when its function has ended."""
+    token = _place.set(place)
+    try:
+        yield
+    finally:
+        _place.reset(token)
+
+
 def place_of_call() -> str:
     """Return the file and line outside this package that led here."""
+    if (place := _place.get()) is not None:
+        return place
     frame = inspect.currentframe()
     while frame is not None and frame.f_globals.get("__name__", "").startswith("perdure.graph."):
         frame = frame.f_back

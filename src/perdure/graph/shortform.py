@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from perdure.errors import NotExpressible
+from perdure.graph.calls import did_you_mean
 from perdure.graph.constants import MAX_DEPTH, is_array, is_object
 from perdure.graph.model import DEFAULT_OUTPUT, INPUT, ORDER, OUTPUT, Edge, EdgeMode, Graph, Input, Node, PathStep
 from perdure.graph.reading import Reader
@@ -99,6 +100,8 @@ class _ShortReader:
         self._items = list(reader.objects(document, "nodes", required=True))
         self._handlers = {item["id"]: item.get("handler") for _, item in self._items if isinstance(item.get("id"), str)}
         self._mentioned: dict[str, None] = {}
+        self._referred: list[tuple[str, str]] = []
+        """Where nodes are referred to, and which."""
 
     def graph(self) -> Graph:
         nodes = tuple(self._node(item, place) for place, item in self._items)
@@ -106,6 +109,8 @@ class _ShortReader:
         declared = self._reader.inputs(self._document)
         if "inputs" not in self._document:
             declared = tuple(Input(name=name) for name in self._mentioned)
+        if self._reader.faults:
+            self._note_what_validation_would_find()
         return Graph(
             name=self._reader.text(self._document, "name", ""),
             nodes=nodes,
@@ -114,6 +119,19 @@ class _ShortReader:
             outputs=outputs,
             extra=self._reader.others(self._document, _GRAPH_KEYS),
         )
+
+    def _note_what_validation_would_find(self) -> None:
+        """A document with faults is not validated. What its ids get wrong is told with them, not after they are mended."""
+        seen: set[str] = set()
+        for place, item in self._items:
+            node_id = item.get("id")
+            if isinstance(node_id, str) and node_id in seen:
+                self._reader.fault(f"{place}.id", f"another node is called {node_id!r}: rename one of them.")
+            seen.add(str(node_id))
+        for place, node_id in self._referred:
+            if node_id not in self._handlers:
+                guess = did_you_mean(node_id, [*self._handlers, _INPUTS])
+                self._reader.fault(place, f"there is no node {node_id!r}{guess}.")
 
     def _node(self, item: dict[str, Any], place: str) -> Node:
         node_id = NodeId(self._reader.text(item, "id", place))
@@ -218,6 +236,7 @@ class _ShortReader:
             if longer in self._handlers:
                 node_id, steps = longer, steps[count:]
                 break
+        self._referred.append((place, node_id))
         handle, path = self._handle(node_id, steps)
         return Origin(NodeId(node_id), handle, tuple(path))
 

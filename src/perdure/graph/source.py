@@ -40,6 +40,12 @@ def source_of(declared: Callable[..., Any]) -> Source:
     )
 
 
+def closure_of(declared: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the names that a function takes from the call of the function around it."""
+    unwrapped = inspect.unwrap(declared)
+    return unwrapped.__code__.co_freevars if inspect.isfunction(unwrapped) else ()
+
+
 def _namespace_of(declared: Callable[..., Any]) -> dict[str, Any]:
     """Return the globals of the module. It may not be among the loaded ones while its own code still runs."""
     unwrapped = inspect.unwrap(declared)

@@ -5,13 +5,14 @@ Inside a workflow, calling a node type records a node and returns a `Ref`: a val
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from perdure.errors import GraphError, MisusedRef
+from perdure.errors import GraphError, MisusedRef, WorkflowRaised
 from perdure.graph.constants import MAX_DEPTH, is_object, to_constant
 from perdure.graph.handles import Handle, Outputs, Stream
 from perdure.graph.model import (
@@ -26,7 +27,7 @@ from perdure.graph.model import (
     JoinMode,
     Node,
 )
-from perdure.graph.refs import NamedHandles, Ref, RefValue, choices, find_ref, owner_of, place_of_call, value_of
+from perdure.graph.refs import NamedHandles, Ref, RefValue, choices, find_ref, owner_of, place_of_call, placed, value_of
 from perdure.graph.wiring import Alternatives, Origin, Text, Wiring, sort_edges
 from perdure.ids import NodeId
 
@@ -63,6 +64,8 @@ class Trace:
     def __init__(self, workflow: str) -> None:
         self.workflow = workflow
         self.types: dict[str, NodeType[..., Any]] = {}
+        self.places: dict[str, str] = {}
+        """Where each node is called."""
         self.scopes: list[Scope] = []
         self._nodes: list[Node] = []
         self._ids: set[str] = set()
@@ -84,6 +87,7 @@ class Trace:
         """Record a node, fed by `arguments`, and return what stands for its result."""
         self._know(node_type)
         node_id = self._take_id(node_type)
+        self.places[node_id] = place_of_call()
         handles = {handle.name: handle for handle in node_type.inputs}
         data: dict[str, Any] = {}
         for name, value in arguments.items():
@@ -201,17 +205,38 @@ def current_trace() -> Trace | None:
     return _current.get()
 
 
-def trace_workflow(
-    workflow: str, body: Callable[..., Any], inputs: tuple[Input, ...]
-) -> tuple[Graph, dict[str, NodeType[..., Any]]]:
+class Traced(NamedTuple):
+    """What tracing a workflow has found."""
+
+    graph: Graph
+    types: Mapping[str, NodeType[..., Any]]
+    places: Mapping[str, str]
+    """Where in the user's code each node is called, and under the name of the workflow's end, where it is written."""
+
+
+def trace_workflow(workflow: str, body: Callable[..., Any], inputs: tuple[Input, ...]) -> Traced:
     """Run the body of a workflow once, and return its graph and the node types in it."""
     trace = Trace(workflow)
+    written = f"{body.__code__.co_filename}:{body.__code__.co_firstlineno}"
     token = _current.set(trace)
     try:
         returned = body(**{given.name: trace.input(given.name) for given in inputs})
-        return trace.finish(returned, inputs), trace.types
+        with placed(written):
+            return Traced(trace.finish(returned, inputs), trace.types, {**trace.places, OUTPUT: written})
+    except GraphError:
+        raise
+    except Exception as error:  # the function is the user's own, and may raise anything
+        raise WorkflowRaised(workflow, error, *_place_in(body, error)) from error
     finally:
         _current.reset(token)
+
+
+def _place_in(body: Callable[..., Any], error: Exception) -> tuple[str, str]:
+    """Return the place and the text of the line of the body that raised, or led to what did."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if frame.filename == body.__code__.co_filename]
+    last = (own or frames)[-1]
+    return f"{last.filename}:{last.lineno}", last.line or ""
 
 
 def collect(items: Stream[T]) -> list[T]:
@@ -336,6 +361,11 @@ def _constant(value: Any, annotation: Any, what: str) -> Any:
     try:
         return to_constant(value, annotation)
     except ValueError as error:
+        name = getattr(value, "__name__", "")
+        if callable(value) and name.isidentifier():
+            raise GraphError(
+                f"{what} got {name} itself, not what a call of it gives ({place_of_call()}). Call it: {name}(…)."
+            ) from None
         raise GraphError(
             f"{what} got a constant that cannot be written into a graph: {error} ({place_of_call()}). "
             "Make it an input of the workflow, or make it inside a node."

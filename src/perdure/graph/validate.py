@@ -11,6 +11,7 @@
 | `duplicate_id`, `reserved_id` | an id that is used twice, or that is not for nodes |
 | `self_loop`, `cycle` | nodes that wait for themselves |
 | `no_entry`, `no_exit`, `unreachable` | nodes that can never start |
+| `missing_output` | a workflow that promises a result and returns none |
 | `incompatible_types`, `invalid_property` | a value or a constant that the handle cannot take |
 | `stream_as_value`, `not_a_stream` | a stream where one value is needed, and the other way round |
 | `unaligned_join` | streams mapped together that do not belong together |

@@ -7,21 +7,22 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from types import MappingProxyType
+from types import MappingProxyType, NoneType
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cast, get_args, overload
 
 import msgspec
 
-from perdure.errors import GraphError, InvalidDeclaration
+from perdure.errors import Fault, GraphError, InvalidCall, InvalidDeclaration, InvalidGraph
+from perdure.graph.annotations import describe, members_of
 from perdure.graph.calls import bind_arguments
 from perdure.graph.constants import check_constant, schema_of, to_constant
 from perdure.graph.handles import Handle, hints_of, shape_of
-from perdure.graph.model import Graph, Input
+from perdure.graph.model import OUTPUT, Graph, Input
 from perdure.graph.policy import duration, is_duration
 from perdure.graph.refs import place_of_call
 from perdure.graph.source import Source, source_of
 from perdure.graph.trace import current_trace, trace_workflow
-from perdure.graph.validate import check
+from perdure.graph.validate import validate
 
 if TYPE_CHECKING:
     from perdure.graph.declare import NodeType
@@ -103,10 +104,23 @@ class Workflow(Generic[P, R_co]):
 
     def _trace(self) -> tuple[Graph, Mapping[str, NodeType[..., Any]]]:
         if self._traced is None:
-            graph, types = trace_workflow(self.name, self.fn, self.inputs)
-            check(graph, types)
+            graph, types, places = trace_workflow(self.name, self.fn, self.inputs)
+            if faults := (*validate(graph, types), *_output_faults(graph, self.output_type)):
+                raise InvalidGraph(self.name, [_placed(fault, places) for fault in faults])
             self._traced = graph, MappingProxyType(types)
         return self._traced
+
+    if not TYPE_CHECKING:  # type checkers find the mistake because there is no such method
+
+        def __call__(self, *args, **kwargs):
+            if current_trace() is None:
+                remedy = f"run it with {self.name}.run(…), or in async code with `await engine.start({self.name}, …)`."
+            else:
+                remedy = (
+                    "there are no workflows inside workflows in this version. Write what both share as a plain function "
+                    "that calls the nodes."
+                )
+            raise InvalidCall(f"Workflow {self.name!r}", [remedy], place_of_call())
 
     def __repr__(self) -> str:
         return f"<workflow {self.name}>"
@@ -179,6 +193,22 @@ def _run(workflow: Workflow[..., Any], settings: RunSettings, inputs: dict[str, 
     return sync.run_workflow(workflow, inputs=inputs, **always, **others)
 
 
+def _placed(fault: Fault, places: Mapping[str, str]) -> Fault:
+    """Return the fault with the place in the user's code that it is about."""
+    place = places.get(fault.node or OUTPUT, places[OUTPUT])
+    return fault._replace(message=f"{fault.message.removesuffix('.')} ({place}).")
+
+
+def _output_faults(graph: Graph, output_type: Any) -> tuple[Fault, ...]:
+    """Return a fault if the function promises a result and returns none."""
+    if graph.outputs or any(edge.target == OUTPUT for edge in graph.edges):
+        return ()
+    if any(member in (Any, NoneType) for member in members_of(output_type)):
+        return ()
+    message = f"The workflow promises a result ({describe(output_type)}), but its function returns nothing."
+    return (Fault(None, "missing_output", message, "Return the result of a node, or annotate it `-> None`."),)
+
+
 def _declare(fn: Any, *, name: str | None, settings: RunSettings) -> Workflow[..., Any]:
     if not inspect.isfunction(fn):
         raise InvalidDeclaration(repr(fn), ["it is not a function."])
@@ -208,7 +238,10 @@ def _input_problem(handle: Handle) -> str | None:
     try:
         plain = to_constant(handle.default, handle.annotation)
     except ValueError as error:
-        return f"the default of {handle.name!r} cannot be written into a graph: {error}."
+        return (
+            f"the default of {handle.name!r} cannot be written into a graph: {error}. "
+            "Annotate the input with the type of its default, or take None and choose the value in a node."
+        )
     reason = check_constant(plain, handle.annotation)
     return None if reason is None else f"the default of {handle.name!r} does not fit its annotation: {reason}."
 

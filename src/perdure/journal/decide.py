@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from itertools import count
 
 from perdure.errors import JournalDamaged
 from perdure.graph.plan import Plan
@@ -25,13 +26,20 @@ RESOURCE_RETRIES = 2
 
 
 class Decider:
-    """Decides for one run. `take` hands over what was decided since the last call."""
+    """Decides for one run. `take` hands over what was decided since the last call.
+
+    Whatever happens is recorded at once. What follows from it for other nodes is decided by `proceed`, in portions if the
+    caller likes: ten thousand nodes may wait for one. A run that is lost between two portions is none the worse for it,
+    because whoever claims it looks at every node again.
+    """
 
     def __init__(self, projection: Projection, plan: Plan, *, decided: Iterable[tuple[e.AnyEvent, int]] = ()) -> None:
         self.projection = projection
         self.plan = plan
         self.ready: deque[NodeId] = deque()
         """Scheduled nodes that have not been started, oldest first."""
+        self._looks: deque[NodeId] = deque()
+        """Nodes that may be ready, or may have to be skipped."""
         self._decided = list(decided)
         self._waiting: dict[NodeId, int] = {}
         self._unsettled = 0
@@ -47,6 +55,19 @@ class Decider:
     @property
     def has_decided(self) -> bool:
         return bool(self._decided)
+
+    def proceed(self, *, at: int, most: int | None = None) -> bool:
+        """Decide what follows, for `most` nodes at most. True if there is more to decide."""
+        for looked in count():
+            if not self._looks:
+                break
+            if looked == most:
+                return True
+            node_id = self._looks.popleft()
+            if self._is_due_for_a_look(node_id) and not self._consider(node_id, at):
+                self._settle(node_id, at)
+        self._conclude(at)
+        return False
 
     # What happens to the run
 
@@ -70,25 +91,22 @@ class Decider:
             self.attempt_lost(node.node_id, reason="engine lost", at=at)
         if self.projection.run.status is RunStatus.RECOVERING:
             self._record(e.RunRecovered(reason="engine lost", lost_attempts=len(orphans)), at)
-        self._conclude(at)
+        self._look_at_all()
 
     def start(self, *, at: int) -> None:
         """Begin: what waits for nothing is scheduled."""
         self._record(e.RunStarted(), at)
-        self._consider((node_id for node_id, waiting in self._waiting.items() if not waiting), at)
-        self._conclude(at)
+        self._look_at_all()
 
-    def resume(self, *, reason: str, at: int, settles: bool = True) -> None:
-        """Go on with a run that rested. Unless `settles`, something else that changes it follows at once."""
+    def resume(self, *, reason: str, at: int) -> None:
+        """Go on with a run that rested."""
         self._record(e.RunResumed(reason=reason), at)
-        if settles:
-            self._conclude(at)
+        self._look_at_all()
 
     def cancel(self, *, reason: str, at: int) -> None:
         """Stop: what has not started is cancelled at once, what runs when its body has ended."""
         self._record(e.RunCancelling(reason=reason), at)
         self._cancel_unstarted("the run was cancelled", at)
-        self._conclude(at)
 
     def time_out(self, *, at: int) -> None:
         """The run has taken longer than it was given."""
@@ -120,7 +138,6 @@ class Decider:
             return
         self._record(e.NodeCompleted(node_id=node_id, attempt=attempt, outputs=outputs, duration_ms=duration_ms), at)
         self._settle(node_id, at)
-        self._conclude(at)
 
     def attempt_failed(
         self, node_id: NodeId, attempt: int, error: e.ErrorRecord, *, duration_ms: int, delay_micros: int, at: int
@@ -137,14 +154,11 @@ class Decider:
             self._schedule(node_id, at, due=at + delay_micros if delay_micros else None)
         elif self.projection.run.status is RunStatus.RUNNING and self.projection.run.settings.on_failure == "stop":
             self._fail(node_id, error, at)
-            return
-        self._conclude(at)
 
     def attempt_cancelled(self, node_id: NodeId, attempt: int, *, reason: str, at: int) -> None:
         """The body was told to stop, and did."""
         if self.is_current(node_id, attempt):
             self._record(e.NodeCancelled(node_id=node_id, attempt=attempt, reason=reason), at)
-            self._conclude(at)
 
     def attempt_lost(self, node_id: NodeId, *, reason: str, at: int) -> None:
         """Nobody will ever bring the attempt's result. The next one follows, unless the node must not be repeated."""
@@ -169,8 +183,6 @@ class Decider:
                 )
                 if self.projection.run.settings.on_failure == "stop":
                     self._fail(node_id, error, at)
-                    return
-        self._conclude(at)
 
     def checkpoint(self, node_id: NodeId, attempt: int, state: e.Encoded, *, at: int) -> None:
         """A body has saved how far it is."""
@@ -189,8 +201,7 @@ class Decider:
     def _record(self, event: e.AnyEvent, at: int) -> None:
         nodes = self.projection.nodes
         if isinstance(event, e.NodeEvent):
-            known = nodes.get(event.node_id)
-            before = NodeStatus.IDLE if known is None else known.status
+            before = self.projection.status(event.node_id)
             self.projection.apply(event, at=at)
             self._count(before, nodes[event.node_id].status)
         else:
@@ -205,28 +216,22 @@ class Decider:
             self._unsettled -= 1
 
     def _settle(self, node_id: NodeId, at: int) -> None:
-        """Tell the dependents of a node that it is completed or skipped, and theirs if they are skipped in turn."""
-        settled = deque((node_id,))
-        while settled:
-            current = settled.popleft()
-            self._close_stage(current, at)
-            if self.projection.run.status is not RunStatus.RUNNING:
-                continue
-            for dependent in self.plan.nodes[current].downstream:
-                self._waiting[dependent] -= 1
-                if self._is_due_for_a_look(dependent) and not self._consider_one(dependent, at):
-                    settled.append(dependent)
+        """A node is completed or skipped: those that depend on it are to be looked at."""
+        self._close_stage(node_id, at)
+        for dependent in self.plan.nodes[node_id].downstream:
+            self._waiting[dependent] -= 1
+            if self._is_due_for_a_look(dependent):
+                self._looks.append(dependent)
 
-    def _consider(self, candidates: Iterable[NodeId], at: int) -> None:
-        for node_id in list(candidates):
-            if self._is_due_for_a_look(node_id) and not self._consider_one(node_id, at):
-                self._settle(node_id, at)
+    def _look_at_all(self) -> None:
+        self._looks.extend(filter(self._is_due_for_a_look, self._waiting))
 
     def _is_due_for_a_look(self, node_id: NodeId) -> bool:
-        idle = self.projection.node(node_id).status is NodeStatus.IDLE
-        return idle and (not self._waiting[node_id] or self.plan.nodes[node_id].waits_for_first)
+        if self._waiting[node_id] and not self.plan.nodes[node_id].waits_for_first:
+            return False
+        return self.projection.status(node_id) is NodeStatus.IDLE and self.projection.run.status is RunStatus.RUNNING
 
-    def _consider_one(self, node_id: NodeId, at: int) -> bool:
+    def _consider(self, node_id: NodeId, at: int) -> bool:
         """Schedule or skip a node that may be ready. False if it was skipped."""
         match readiness(self.plan.nodes[node_id], self.projection):
             case Ready():
@@ -264,7 +269,6 @@ class Decider:
     def _fail(self, node_id: NodeId | None, error: e.ErrorRecord, at: int) -> None:
         self._record(e.RunFailing(node_id=node_id, error=error), at)
         self._cancel_unstarted("the run is failing", at)
-        self._conclude(at)
 
     def _cancel_unstarted(self, reason: str, at: int) -> None:
         for node in list(self.projection.nodes.values()):
@@ -312,7 +316,7 @@ class Decider:
     def _in_doubt(self) -> list[NodeId]:
         if not self._once_nodes:
             return []
-        return [node_id for node_id in self._once_nodes if self.projection.node(node_id).status is NodeStatus.IN_DOUBT]
+        return [node_id for node_id in self._once_nodes if self.projection.status(node_id) is NodeStatus.IN_DOUBT]
 
     def _elapsed_ms(self, at: int) -> int:
         started = self.projection.run.started_at

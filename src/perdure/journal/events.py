@@ -33,7 +33,7 @@ class ErrorClass(StrEnum):
     UNKNOWN = "unknown"
 
 
-class ErrorRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ErrorRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """An error as data. It is never turned back into an exception of its own type."""
 
     error_class: ErrorClass
@@ -53,7 +53,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     grace_seconds: float = 10.0
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=True, omit_defaults=True):
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=True, omit_defaults=True, gc=False):
     """One fact about a run."""
 
 
@@ -406,7 +406,7 @@ AUDIT_EVENTS = (
 """What may still be recorded on a branch after its terminal event."""
 
 
-class Recorded(msgspec.Struct, frozen=True, kw_only=True):
+class Recorded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An event in its place in the log."""
 
     seq: Seq
@@ -439,51 +439,3 @@ def type_of(event: Event) -> str:
 def node_of(event: Event) -> NodeId | None:
     """Return the node an event is about, if it is about one."""
     return getattr(event, "node_id", None)
-
-
-def key_of(event: Event, branch_id: BranchId, seq: Seq) -> str:
-    """Return what makes this event the same event when it is written again.
-
-    The database keeps keys unique per run, so an attempt cannot be scheduled, started or ended twice on a branch even
-    by a program with a bug. Events that may happen any number of times are told apart by their place in the log.
-    """
-    name = type(event).__name__
-    facts: Any = event
-    match _IDENTITY.get(type(event)):
-        case "attempt":
-            return f"{branch_id}/{facts.node_id}/{facts.attempt}/{name}"
-        case "step":
-            return f"{branch_id}/{facts.node_id}/step/{facts.name}/{facts.occurrence}"
-        case "node":
-            return f"{branch_id}/{facts.node_id}/{name}"
-        case "branch":
-            return f"{branch_id}/{name}"
-        case "epoch":
-            return f"{name}/{facts.epoch}"
-        case "stage":
-            return f"{branch_id}/{name}/{facts.stage}"
-        case None:
-            return f"{branch_id}/{name}/{seq}"
-
-
-_IDENTITY: dict[type[Event], Literal["attempt", "step", "node", "branch", "epoch", "stage"]] = {
-    **dict.fromkeys(
-        (
-            NodeScheduled,
-            NodeStarted,
-            NodeCompleted,
-            NodeFailed,
-            NodeCancelled,
-            NodeInDoubt,
-            NodeResolved,
-            AttemptLost,
-        ),
-        "attempt",
-    ),
-    StepCompleted: "step",
-    NodeSkipped: "node",
-    **dict.fromkeys((RunCreated, RunStarted, RunCompleted, RunFailed, RunCancelled), "branch"),
-    RunClaimed: "epoch",
-    **dict.fromkeys((StageStarted, StageCompleted), "stage"),
-}
-"""What an event happens once for. The others may happen again and again."""

@@ -79,11 +79,9 @@ def evolve_node(node: NodeState, event: e.NodeEvent, *, seq: Seq, at: int) -> No
             follows = node.status is NodeStatus.IDLE or node.attempt_ended
             if not follows or event.attempt != node.attempt + 1:
                 raise IllegalTransition(node, event)
-            return _node(
+            return replace(
                 node,
-                event,
-                NodeStatus.SCHEDULED,
-                seq,
+                status=_lawful(node, event, NodeStatus.SCHEDULED),
                 attempt=event.attempt,
                 attempt_ended=False,
                 due=event.due,
@@ -91,50 +89,53 @@ def evolve_node(node: NodeState, event: e.NodeEvent, *, seq: Seq, at: int) -> No
                 started_at=None,
                 ended_at=None,
                 duration_ms=None,
+                last_seq=seq,
             )
         case e.NodeStarted():
-            return _attempt(node, event, NodeStatus.RUNNING, seq, started_at=at, due=None)
-        case e.NodeCheckpointed():
-            return _attempt(node, event, NodeStatus.RUNNING, seq, checkpoint=event.state)
-        case e.StepCompleted():
-            return _attempt(node, event, NodeStatus.RUNNING, seq)
-        case e.NodeSuspended():
-            return _attempt(node, event, NodeStatus.SUSPENDED, seq, checkpoint=event.state, reason=event.reason)
-        case e.NodeResumed():
-            return _attempt(node, event, NodeStatus.RUNNING, seq)
+            status = _of_attempt(node, event, NodeStatus.RUNNING)
+            return replace(node, status=status, started_at=at, due=None, last_seq=seq)
         case e.NodeCompleted():
-            return _attempt(
+            return replace(
                 node,
-                event,
-                NodeStatus.COMPLETED,
-                seq,
+                status=_of_attempt(node, event, NodeStatus.COMPLETED),
                 outputs=event.outputs,
                 error=None,
                 ended_at=at,
                 duration_ms=event.duration_ms,
+                last_seq=seq,
             )
         case e.NodeFailed():
-            return _attempt(
+            return replace(
                 node,
-                event,
-                NodeStatus.FAILED if event.final else NodeStatus.RUNNING,
-                seq,
+                status=_of_attempt(node, event, NodeStatus.FAILED if event.final else NodeStatus.RUNNING),
                 attempt_ended=not event.final,
                 failures=node.failures + 1,
                 error=event.error,
                 ended_at=at,
                 duration_ms=event.duration_ms,
+                last_seq=seq,
             )
+        case e.NodeCheckpointed():
+            status = _of_attempt(node, event, NodeStatus.RUNNING)
+            return replace(node, status=status, checkpoint=event.state, last_seq=seq)
+        case e.StepCompleted() | e.NodeResumed():
+            return replace(node, status=_of_attempt(node, event, NodeStatus.RUNNING), last_seq=seq)
+        case e.NodeSuspended():
+            status = _of_attempt(node, event, NodeStatus.SUSPENDED)
+            return replace(node, status=status, checkpoint=event.state, reason=event.reason, last_seq=seq)
         case e.AttemptLost():
-            return _attempt(node, event, NodeStatus.RUNNING, seq, attempt_ended=True, lost=node.lost + 1, ended_at=at)
+            status = _of_attempt(node, event, NodeStatus.RUNNING)
+            return replace(node, status=status, attempt_ended=True, lost=node.lost + 1, ended_at=at, last_seq=seq)
         case e.NodeSkipped():
-            return _node(node, event, NodeStatus.SKIPPED, seq, reason=event.reason, ended_at=at)
+            status = _lawful(node, event, NodeStatus.SKIPPED)
+            return replace(node, status=status, reason=event.reason, ended_at=at, last_seq=seq)
         case e.NodeCancelled():
-            return _node(node, event, NodeStatus.CANCELLED, seq, reason=event.reason, ended_at=at, due=None)
+            status = _lawful(node, event, NodeStatus.CANCELLED)
+            return replace(node, status=status, reason=event.reason, ended_at=at, due=None, last_seq=seq)
         case e.NodeInDoubt():
             if not node.attempt_ended or event.attempt != node.attempt:
                 raise IllegalTransition(node, event)
-            return _node(node, event, NodeStatus.IN_DOUBT, seq)
+            return replace(node, status=_lawful(node, event, NodeStatus.IN_DOUBT), last_seq=seq)
         case e.NodeResolved():
             return _resolved(node, event, seq, at)
         case _:
@@ -146,26 +147,33 @@ def _resolved(node: NodeState, event: e.NodeResolved, seq: Seq, at: int) -> Node
         raise IllegalTransition(node, event)
     match event.resolution:
         case "done":
-            return _node(node, event, NodeStatus.COMPLETED, seq, outputs=event.outputs, ended_at=at)
+            status = _lawful(node, event, NodeStatus.COMPLETED)
+            return replace(node, status=status, outputs=event.outputs, ended_at=at, last_seq=seq)
         case "retry":
-            return _node(
-                node, event, NodeStatus.SCHEDULED, seq, attempt=node.attempt + 1, attempt_ended=False, scheduled_at=at
+            return replace(
+                node,
+                status=_lawful(node, event, NodeStatus.SCHEDULED),
+                attempt=node.attempt + 1,
+                attempt_ended=False,
+                scheduled_at=at,
+                last_seq=seq,
             )
         case "fail":
-            return _node(node, event, NodeStatus.FAILED, seq, error=event.error, ended_at=at)
+            status = _lawful(node, event, NodeStatus.FAILED)
+            return replace(node, status=status, error=event.error, ended_at=at, last_seq=seq)
 
 
-def _attempt(node: NodeState, event: e.AttemptEvent, status: NodeStatus, seq: Seq, **changes: Any) -> NodeState:
-    """Move a node by an event that only its current attempt may cause."""
+def _of_attempt(node: NodeState, event: e.AttemptEvent, status: NodeStatus) -> NodeStatus:
+    """Return the status to which an event moves a node that only its current attempt may cause."""
     if event.attempt != node.attempt or node.attempt_ended:
         raise IllegalTransition(node, event)
-    return _node(node, event, status, seq, **changes)
+    return _lawful(node, event, status)
 
 
-def _node(node: NodeState, event: e.NodeEvent, status: NodeStatus, seq: Seq, **changes: Any) -> NodeState:
+def _lawful(node: NodeState, event: e.NodeEvent, status: NodeStatus) -> NodeStatus:
     if status not in NODE_LAW[type(event)].get(node.status, ()):
         raise IllegalTransition(node, event)
-    return replace(node, status=status, last_seq=seq, **changes)
+    return status
 
 
 def _run(run: RunState, event: e.Event, status: RunStatus, seq: Seq, **changes: Any) -> RunState:

@@ -12,7 +12,7 @@ from perdure.errors import JournalDamaged
 from perdure.ids import NodeId, RunId, Seq
 from perdure.journal import events as e
 from perdure.journal.evolve import create_run, evolve_node, evolve_run
-from perdure.journal.states import NodeState, RunState
+from perdure.journal.states import NodeState, NodeStatus, RunState
 
 StepKey = tuple[NodeId, str, int]
 """A memoised step: its node, its name, and how often that name came before."""
@@ -30,6 +30,11 @@ class Projection:
         """Return the node's state; one that nothing happened to is idle."""
         state = self.nodes.get(node_id)
         return state if state is not None else NodeState(node_id=node_id, branch_id=self.run.branch_id)
+
+    def status(self, node_id: NodeId) -> NodeStatus:
+        """Return the status of a node."""
+        state = self.nodes.get(node_id)
+        return NodeStatus.IDLE if state is None else state.status
 
     def apply(self, event: e.AnyEvent, *, at: int) -> Seq:
         """Add the next event of the log and return its number. An illegal one changes nothing and raises."""

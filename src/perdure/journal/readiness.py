@@ -11,7 +11,7 @@ from perdure.graph.plan import Binding, NodePlan, Plan
 from perdure.journal.events import Encoded
 from perdure.journal.projection import Projection
 from perdure.journal.states import SETTLED, NodeStatus
-from perdure.journal.values import NULL, filled, is_true, list_of, part_handle, part_of
+from perdure.journal.values import NULL, filled, is_true, list_of, part_handle, part_of, truth_handle
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -37,7 +37,7 @@ def readiness(plan: NodePlan, projection: Projection) -> Ready | Blocked | None:
         arrived = arrival(edge, projection)
         if arrived is Arrival.PENDING:
             return None
-        if arrived is Arrival.EMPTY or is_true(_picked(edge, projection)) != (edge.mode == "when"):
+        if arrived is Arrival.EMPTY or _is_true(edge, projection) != (edge.mode == "when"):
             return Blocked(f"the condition on {edge.source} does not hold")
     for edge in plan.order_only:
         if _is_pending(edge, projection):
@@ -53,14 +53,20 @@ def readiness(plan: NodePlan, projection: Projection) -> Ready | Blocked | None:
     return Ready()
 
 
+def _is_true(edge: Edge, projection: Projection) -> bool:
+    """Say whether what a condition looks at is true: what was recorded with it, or what its encoded form tells."""
+    recorded = (projection.node(edge.source).outputs or {}).get(truth_handle(edge.source_handle, edge.path))
+    return is_true(_picked(edge, projection) if recorded is None else recorded)
+
+
 def arrival(edge: Edge, projection: Projection) -> Encoded | Arrival:
     """Return what the edge has brought: the whole value of its source handle."""
     if edge.source == INPUT:
         return projection.run.inputs.get(edge.source_handle, Arrival.EMPTY)
-    node = projection.node(edge.source)
-    if node.status not in SETTLED:
+    node = projection.nodes.get(edge.source)
+    if node is None or node.status not in SETTLED:
         return Arrival.PENDING
-    return (node.outputs or {}).get(edge.source_handle, Arrival.EMPTY)
+    return Arrival.EMPTY if node.outputs is None else node.outputs.get(edge.source_handle, Arrival.EMPTY)
 
 
 def chosen(binding: Binding, projection: Projection) -> Edge | Arrival:
@@ -128,8 +134,8 @@ def _picked(edge: Edge, projection: Projection) -> Encoded:
 
 
 def _is_pending(edge: Edge, projection: Projection) -> bool:
-    return edge.source != INPUT and projection.node(edge.source).status not in SETTLED
+    return edge.source != INPUT and projection.status(edge.source) not in SETTLED
 
 
 def _is_skipped(edge: Edge, projection: Projection) -> bool:
-    return edge.source != INPUT and projection.node(edge.source).status is NodeStatus.SKIPPED
+    return edge.source != INPUT and projection.status(edge.source) is NodeStatus.SKIPPED

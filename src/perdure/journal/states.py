@@ -2,6 +2,9 @@
 
 `RUN_LAW` and `NODE_LAW` are the whole law. `evolve` applies it, the tests walk it, and the drawings in the docs are made
 from it. A move that is not listed is an `IllegalTransition`, raised before anything is written.
+
+A node that is in doubt is completed, scheduled again or failed by the word of a probe or a person (`NodeResolved`). It may also
+be cancelled, with its whole run: nobody then says what became of the attempt, and the log keeps that it was in doubt.
 """
 
 from __future__ import annotations
@@ -115,7 +118,7 @@ NODE_LAW: Mapping[type[e.Event], Mapping[NodeStatus, frozenset[NodeStatus]]] = {
 }
 
 
-class RunState(msgspec.Struct, frozen=True, kw_only=True):
+class RunState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A run as its events add up to it: the row of `run_state`."""
 
     run_id: RunId
@@ -141,7 +144,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     last_seq: Seq = Seq(0)
 
 
-class NodeState(msgspec.Struct, frozen=True, kw_only=True):
+class NodeState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A node as its events add up to it: a row of `run_node_state`. A node that nothing happened to has no row."""
 
     node_id: NodeId

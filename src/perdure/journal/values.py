@@ -15,20 +15,22 @@ from perdure.graph.templates import fill
 from perdure.journal.events import Encoded
 
 NULL = msgspec.Raw(b"null")
+TRUE = msgspec.Raw(b"true")
+FALSE = msgspec.Raw(b"false")
 _FALSE = frozenset((b"false", b"null", b"0", b"0.0", b"-0.0", b'""', b"[]", b"{}"))
 _TRUTH: Mapping[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("tuple", "set", "frozenset", "dict", "bytes", "bytearray", "counter"), bool),
+    **dict.fromkeys(("tuple", "set", "frozenset", "dict", "ordereddict", "bytes", "bytearray", "counter"), bool),
     **dict.fromkeys(("timedelta", "complex"), any),
     "decimal": lambda text: text.strip("-+0.").partition("E")[0] != "",
     "fraction": lambda parts: bool(parts[0]),
     "deque": lambda parts: bool(parts[0]),
     "range": lambda bounds: bool(range(*bounds)),
 }
-"""Tags of values that can be false. Anything else that is tagged is true."""
+"""Tags of values that can be false. Of anything else that is tagged the form says nothing, and it is taken for true."""
 
 
 def is_true(value: Encoded) -> bool:
-    """Return what Python's `bool` would say of the value: for conditions."""
+    """Return what Python's `bool` would say of the value, as far as its encoded form tells."""
     content = bytes(value)
     if content in _FALSE:
         return False
@@ -59,6 +61,11 @@ def part_of(value: Encoded, path: Sequence[str | int]) -> Encoded:
 def part_handle(handle: str, path: Sequence[str | int]) -> str:
     """Name the output under which a part of a value is kept beside it, when the value itself is too large to look into."""
     return "/".join((handle, *map(str, path)))
+
+
+def truth_handle(handle: str, path: Sequence[str | int]) -> str:
+    """Name the output under which the truth of a value, or of a part of it, is kept beside it where its form does not tell."""
+    return part_handle(handle, path) + "?"
 
 
 def list_of(values: Iterable[Encoded]) -> Encoded:

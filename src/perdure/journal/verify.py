@@ -29,7 +29,6 @@ class Dump(msgspec.Struct, frozen=True, kw_only=True):
     run: RunState
     owner: EngineId | None
     events: tuple[e.Recorded, ...]
-    keys: tuple[str, ...]
     nodes: tuple[NodeState, ...]
     steps: dict[StepKey, e.Encoded]
     version_hash: str | None
@@ -61,10 +60,6 @@ def _log_is_gapless(dump: Dump) -> Iterator[Violation]:
     for entry_id, count in Counter(entry.id for entry in dump.events).items():
         if count > 1:
             yield _violation("I1", f"event id {entry_id} occurs {count} times")
-    expected = [e.key_of(entry.event, entry.branch_id, entry.seq) for entry in dump.events]
-    for entry, key, stored in zip(dump.events, expected, dump.keys, strict=False):
-        if key != stored:
-            yield _violation("I1", f"event {entry.seq} has the key {stored!r} instead of {key!r}")
 
 
 def _log_begins_with_its_birth(dump: Dump) -> Iterator[Violation]:

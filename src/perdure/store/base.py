@@ -45,7 +45,7 @@ class Release(msgspec.Struct, frozen=True):
 LeaseChange = Claim | Keep | Release
 
 
-class StepRow(msgspec.Struct, frozen=True, kw_only=True):
+class StepRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The result of a memoised step of a node."""
 
     node_id: NodeId
@@ -56,14 +56,14 @@ class StepRow(msgspec.Struct, frozen=True, kw_only=True):
     seq: Seq
 
 
-class BlobUse(msgspec.Struct, frozen=True, kw_only=True):
+class BlobUse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A run refers to a blob. The blob itself is already durable."""
 
     digest: str
     size: int
 
 
-class Transition(msgspec.Struct, frozen=True, kw_only=True):
+class Transition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Something that happened to a run, whole.
 
     `epoch` and `base_seq` are what the engine saw when it decided; `run` is the row afterwards (with a claim, `run.epoch` is
@@ -82,6 +82,8 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True):
     commands: tuple[CommandId, ...] = ()
     """Commands that this transition takes up: they are applied once, with it."""
     lease: LeaseChange = Keep()
+    only_steps: bool = False
+    """Nothing of the run's row changes but its sequence number, which is so for nearly every step."""
 
 
 class Committed(msgspec.Struct, frozen=True):
@@ -97,12 +99,20 @@ class RunExists(msgspec.Struct, frozen=True):
 
 
 class Rejected(msgspec.Struct, frozen=True):
-    """The database refused this transition (a constraint): nothing of it was written. It is a bug of ours."""
+    """The database refused this transition (a constraint, a text that it cannot hold): nothing of it was written. It is a
+    bug of ours."""
 
     problem: str
 
 
-Outcome = Committed | LeaseLost | RunExists | Rejected
+class Busy(msgspec.Struct, frozen=True):
+    """Somebody else holds the run's row, so that nothing was written by this call. The same transition may be offered again
+    later: only then is it known what becomes of it."""
+
+    problem: str
+
+
+Outcome = Committed | LeaseLost | RunExists | Rejected | Busy
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,7 +207,6 @@ class RunDump(msgspec.Struct, frozen=True, kw_only=True):
 
     stored: StoredRun
     events: tuple[Recorded, ...]
-    keys: tuple[str, ...]
     """The deterministic key of each event, in the same order."""
     all_nodes: tuple[NodeState, ...]
     """Of every branch."""
@@ -213,7 +222,8 @@ class Store(Protocol):
     async def commit(self, transitions: Sequence[Transition]) -> Sequence[Outcome]:
         """Write each transition whole or not at all, and answer for each in order, at most one per run.
 
-        All that are answered Committed share one durable commit. One that is refused leaves the others unaffected.
+        All that are answered Committed share one durable commit. One that is refused leaves the others unaffected, and one
+        whose run is held by somebody else (Busy) does not make them wait.
         """
         ...
 
@@ -254,9 +264,10 @@ class Store(Protocol):
     # Commands
 
     async def add_command(self, command: Command) -> bool:
-        """Keep a command for the run's owner. Durable when this returns; False if its id was there already.
+        """Keep a command for the run's owner. Durable when this returns; False if this run had it already.
 
-        Raises RunNotFound if there is no such run.
+        Raises RunNotFound if there is no such run, CommandIdTaken if the run was told something else under the same id, and
+        ValueNotStorable if a text of it is none that a database can hold.
         """
         ...
 

@@ -5,20 +5,19 @@ The columns are listed once, in the order in which `queries.sql` of each store n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from perdure.ids import BranchId, CommandId, EngineId, Epoch, EventId, NodeId, RunId, Seq
+from perdure.errors import CommandIdTaken, ValueNotStorable
+from perdure.ids import BranchId, CommandId, EngineId, Epoch, EventId, NodeId, RunId, Seq, is_text
 from perdure.journal.events import (
     Encoded,
     ErrorRecord,
     Recorded,
     RunSettings,
     decode_event,
-    encode_event,
-    key_of,
     node_of,
 )
 from perdure.journal.states import NodeState, NodeStatus, RunState, RunStatus
@@ -42,10 +41,6 @@ def _optional_json(value: Any) -> str | None:
     return None if value is None else _json.encode(value).decode()
 
 
-def _raw_text(value: Encoded | None) -> str | None:
-    return None if value is None else bytes(value).decode()
-
-
 def _raw(text: str | None) -> Encoded | None:
     return None if text is None else msgspec.Raw(text.encode())
 
@@ -57,7 +52,7 @@ def run_row(run: RunState) -> tuple[Any, ...]:
         run.workflow,
         run.version,
         run.graph_hash,
-        run.status.value,
+        run.status,
         run.branch_id,
         run.last_seq,
         to_json(run.inputs),
@@ -101,33 +96,39 @@ def run_of(row: Row) -> RunState:
     )
 
 
-def node_row(node: NodeState) -> tuple[Any, ...]:
-    """branch_id, node_id, status, attempt, attempt_ended, generation, failures, lost, outputs, error, checkpoint, reason,
-    due, scheduled_at, started_at, ended_at, duration_ms, last_seq"""
-    return (
-        node.branch_id,
-        node.node_id,
-        node.status.value,
-        node.attempt,
-        int(node.attempt_ended),
-        node.generation,
-        node.failures,
-        node.lost,
-        _optional_json(node.outputs),
-        _optional_json(node.error),
-        _raw_text(node.checkpoint),
-        node.reason,
-        node.due,
-        node.scheduled_at,
-        node.started_at,
-        node.ended_at,
-        node.duration_ms,
-        node.last_seq,
-    )
+def node_rows(key: tuple[str, ...], nodes: Sequence[NodeState]) -> list[tuple[Any, ...]]:
+    """Return the key's columns, then branch_id, node_id, status, attempt, attempt_ended, generation, failures, lost, outputs,
+    error, checkpoint, reason, due, scheduled_at, started_at, ended_at, duration_ms, last_seq"""
+    encode = _json.encode
+    # Written out and put together like this, because this and `event_rows` are what writing a run costs the program.
+    return [
+        key  # noqa: RUF005 -- unpacking is slower
+        + (
+            node.branch_id,
+            node.node_id,
+            node.status,
+            node.attempt,
+            1 if node.attempt_ended else 0,
+            node.generation,
+            node.failures,
+            node.lost,
+            None if node.outputs is None else encode(node.outputs).decode(),
+            None if node.error is None else encode(node.error).decode(),
+            None if node.checkpoint is None else bytes(node.checkpoint).decode(),
+            node.reason,
+            node.due,
+            node.scheduled_at,
+            node.started_at,
+            node.ended_at,
+            node.duration_ms,
+            node.last_seq,
+        )
+        for node in nodes
+    ]
 
 
 def node_of_row(row: Row) -> NodeState:
-    """Read the columns of `node_row`."""
+    """Read the columns of `node_rows`, without a key."""
     return NodeState(
         branch_id=BranchId(row[0]),
         node_id=NodeId(row[1]),
@@ -150,20 +151,23 @@ def node_of_row(row: Row) -> NodeState:
     )
 
 
-def event_row(entry: Recorded) -> tuple[Any, ...]:
-    """seq, id, event_key, branch_id, epoch, event_type, event_time, node_id, payload"""
-    event = entry.event
-    return (
-        entry.seq,
-        entry.id,
-        key_of(event, entry.branch_id, entry.seq),
-        entry.branch_id,
-        entry.epoch,
-        type(event).__name__,
-        entry.at,
-        node_of(event),
-        encode_event(event),
-    )
+def event_rows(key: tuple[str, ...], entries: Sequence[Recorded]) -> list[tuple[Any, ...]]:
+    """Return the key's columns, then seq, id, branch_id, epoch, event_type, event_time, node_id, payload"""
+    encode = _json.encode
+    return [
+        key  # noqa: RUF005 -- unpacking is slower
+        + (
+            entry.seq,
+            entry.id,
+            entry.branch_id,
+            entry.epoch,
+            type(event := entry.event).__name__,
+            entry.at,
+            node_of(event),
+            encode(event).decode(),  # as `encode_event` does, without a call
+        )
+        for entry in entries
+    ]
 
 
 def event_of(row: Row) -> Recorded:
@@ -192,6 +196,31 @@ def step_of(row: Row) -> StepRow:
         result=msgspec.Raw(row[4].encode()),
         seq=Seq(row[5]),
     )
+
+
+def command_row(command: Command) -> tuple[Any, ...]:
+    """run_id, command_id, kind, payload, created_at"""
+    try:
+        payload = to_json(command.payload)
+        is_storable = all(map(is_text, (command.run_id, command.command_id, command.kind)))
+    except UnicodeEncodeError:
+        payload, is_storable = "", False
+    if not is_storable:
+        raise ValueNotStorable(
+            f"Command {command.kind!r} for run {command.run_id!r}",
+            "",
+            "str",
+            "a text in it holds half a surrogate pair",
+            "Use whole characters only.",
+        )
+    return (command.run_id, command.command_id, command.kind, payload, command.created_at)
+
+
+def require_same_command(command: Command, row: Row) -> None:
+    """Refuse a command whose id stands for another one; `row` is as for `command_of`."""
+    stored = command_of(row)
+    if (stored.kind, stored.payload) != (command.kind, _anything.decode(_json.encode(command.payload))):
+        raise CommandIdTaken(command.run_id, command.command_id, stored.kind)
 
 
 def command_of(row: Row) -> Command:
@@ -241,8 +270,8 @@ def log_row(line: LogLine) -> tuple[Any, ...]:
         line.attempt,
         line.at,
         line.level,
-        line.message,
-        to_json(_plain(line.fields)),
+        _shown(line.message),
+        to_json({_shown(name): _plain(value) for name, value in line.fields.items()}),
     )
 
 
@@ -260,7 +289,15 @@ def log_of(row: Row) -> tuple[int, LogLine]:
     )
 
 
-def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(value: object) -> Any:
     """A log line is text for people: what is not plain is shown as Python shows it."""
-    plain = (str, int, float, bool, type(None))
-    return {key: value if isinstance(value, plain) else repr(value) for key, value in fields.items()}
+    if value is None or isinstance(value, bool | float):
+        return value
+    if isinstance(value, int) and value.bit_length() < 64:
+        return value
+    return _shown(value)
+
+
+def _shown(value: object) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

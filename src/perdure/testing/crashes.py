@@ -89,6 +89,7 @@ class CrashingStore(StoreProxy):
         self._take_over = take_over
         self._roll_back = roll_back or sqlite_rolls_back
         self._engine_ids: list[EngineId] = []
+        self._expired: set[EngineId] = set()
         self._epochs_lost: dict[RunId, Epoch] = {}
 
     async def passing(self, name: str, call: Callable[[], Awaitable[Any]], *args: Any) -> Any:
@@ -100,8 +101,9 @@ class CrashingStore(StoreProxy):
                 return False
             case "commit":
                 return await self._commit(args[0], call)
-            case "renew_engine" if self.takeovers:
-                # Only an engine whose lease has run out is taken over, and this is how it learns of that.
+            case "renew_engine" if args[0] in self._expired:
+                # Only an engine whose lease has run out is taken over, and this is how it learns of that. The name under
+                # which it comes back is as good as any.
                 return False
             case "close":
                 return None
@@ -172,9 +174,11 @@ class CrashingStore(StoreProxy):
 
     async def _lose(self, transitions: Sequence[Transition]) -> None:
         assert self._take_over is not None
+        owner = self._engine_ids[-1]  # it may have another name before all its runs are taken over
         for transition in transitions:
-            if await self._take_over(transition.run_id, self._engine_ids[-1]):
+            if await self._take_over(transition.run_id, owner):
                 self.takeovers += 1
+                self._expired.add(owner)
                 self._epochs_lost[transition.run_id] = transition.run.epoch
 
     async def _call(self, call: Callable[[], Awaitable[Any]]) -> Any:

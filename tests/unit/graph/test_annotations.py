@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple, NewType, Optional, Proto
 import msgspec
 import pytest
 
-from perdure.graph.annotations import describe, is_assignable, item_of, part_at
+from perdure.graph.annotations import describe, is_assignable, item_of, part_at, shaped
 
 T = TypeVar("T")
 UserId = NewType("UserId", int)
@@ -221,3 +221,22 @@ def test_annotations_are_described_as_they_are_written():
         "int | None",
         "Sequence[str]",
     ]
+
+
+@pytest.mark.parametrize(
+    ("value", "annotation", "expected"),
+    [
+        ([1, 2], tuple[int, int], (1, 2)),
+        ([1, 2], tuple[int, ...], (1, 2)),
+        ([1, 2], tuple, (1, 2)),
+        ([1, [2, 3]], tuple[int, tuple[int, int]], (1, (2, 3))),
+        ([[1], [2]], list[tuple[int]], [(1,), (2,)]),
+        ({"a": [1]}, dict[str, set[int]], {"a": {1}}),
+        ([1, 2, 3], tuple[int, int], [1, 2, 3]),  # does not fit
+        ([1], Any, [1]),
+        ("text", tuple[str, ...], "text"),
+    ],
+)
+def test_a_value_is_given_the_containers_of_its_annotation(value: Any, annotation: Any, expected: Any):
+    assert shaped(value, annotation) == expected
+    assert type(shaped(value, annotation)) is type(expected)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
@@ -18,6 +19,7 @@ import pytest
 from perdure.graph.constants import (
     check_constant,
     from_constant,
+    from_json,
     is_schema_compatible,
     schema_of,
     to_constant,
@@ -52,6 +54,12 @@ class Review(pydantic.BaseModel):
 class Opaque: ...
 
 
+@dataclasses.dataclass
+class Job:
+    folder: Path
+    price: Decimal
+
+
 MOMENT = datetime(2024, 2, 29, 12, tzinfo=UTC)
 
 
@@ -75,6 +83,10 @@ MOMENT = datetime(2024, 2, 29, 12, tzinfo=UTC)
         (Pair(1, "a"), Pair, [1, "a"]),
         (Review(ok=True, when=MOMENT), Review, {"ok": True, "when": "2024-02-29T12:00:00Z"}),
         ([Review(ok=False)], list[Review], [{"ok": False, "when": None}]),
+        (Path("/etc/hosts"), Path, "/etc/hosts"),
+        ([PurePosixPath("a"), None], list[PurePosixPath | None], ["a", None]),
+        (Job(Path("a"), Decimal("1.10")), Job, {"folder": "a", "price": "1.10"}),
+        ({1: "a"}, dict[int, str], {"1": "a"}),
     ],
 )
 def test_a_constant_comes_back_as_it_was(value: Any, annotation: Any, plain: Any):
@@ -98,7 +110,7 @@ def test_a_tuple_for_a_parameter_without_annotation_is_a_list():
         (math.nan, float),
         (math.inf, float),
         (2**70, int),
-        ({1: "a"}, dict[int, str]),
+        ({1: "a"}, dict[str, str]),
         ("\ud800", str),
         (Settings(2), Any),
         (object(), object),
@@ -132,7 +144,8 @@ def test_endless_constants_are_refused():
         ("anything", Opaque),
         ("anything", Callable[[], int]),
         ("a", "Nowhere"),
-        ("a", int | Settings | Point),  # more than msgspec can tell apart
+        ({"depth": 1}, int | Settings | Point),  # more than msgspec can tell apart
+        ("/etc", Path | int),
     ],
 )
 def test_a_constant_that_fits_or_cannot_be_judged_passes(value: Any, annotation: Any):
@@ -152,6 +165,10 @@ def test_a_constant_that_fits_or_cannot_be_judged_passes(value: Any, annotation:
         ({"ok": "perhaps"}, Review, "ok"),
         ([{}], list[Review], "Field required"),
         ("blue", Colour, "blue"),
+        (5, Path, "Expected `Path`, got `int`"),
+        ({"folder": 5, "price": 1}, Job, "$.folder"),
+        ("a", int | Settings | Point, "Expected `int`, got `str`"),
+        ({"a": "b"}, dict[int, str], "Expected `int`, got `str`"),
     ],
 )
 def test_a_constant_that_does_not_fit_is_told_why(value: Any, annotation: Any, reason: str):
@@ -162,11 +179,45 @@ def test_a_constant_that_does_not_fit_is_told_why(value: Any, annotation: Any, r
     assert "pydantic.dev" not in problem
 
 
+@pytest.mark.parametrize(
+    ("text", "annotation", "value"),
+    [
+        ("0.12345678901234567890123", Decimal, Decimal("0.12345678901234567890123")),
+        ("[1.10, null]", list[Decimal | None], [Decimal("1.10"), None]),
+        (
+            '{"folder": "/a", "price": 12345678901234567890.10}',
+            Job,
+            Job(Path("/a"), Decimal("12345678901234567890.10")),
+        ),
+        ("0.5", float, 0.5),
+        ('{"1": "a"}', dict[int, str], {1: "a"}),
+        ('["/a"]', list[Path] | int, [Path("/a")]),
+        ('{"ok": true}', Review, Review(ok=True)),
+        ('{"a": [1, 2.5]}', Any, {"a": [1, 2.5]}),
+        ('{"a": 1}', Opaque, {"a": 1}),  # cannot be judged
+    ],
+)
+def test_json_is_read_for_its_annotation_and_keeps_every_digit(text: str, annotation: Any, value: Any):
+    read = from_json(text.encode(), annotation)
+
+    assert read == value
+    assert repr(read) == repr(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "annotation"), [("NaN", float), ("{", Any), ("1.5", int), ('"x"', Decimal), ('{"ok": 5}', Review)]
+)
+def test_json_that_does_not_fit_is_refused(text: str, annotation: Any):
+    with pytest.raises(ValueError, match=r".+"):
+        from_json(text.encode(), annotation)
+
+
 def test_annotations_have_schemas_where_one_is_known():
     assert schema_of(int) == {"type": "integer"}
     assert schema_of(list[str]) == {"type": "array", "items": {"type": "string"}}
     assert schema_of(Review)["required"] == ["ok"]
     assert schema_of(list[Review])["type"] == "array"
+    assert schema_of(Path) == {"type": "string", "format": "path"}
     assert schema_of(Any) == {}
     assert schema_of(Opaque) == {}
     assert schema_of(Callable[[], int]) == {}

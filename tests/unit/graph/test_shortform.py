@@ -345,3 +345,21 @@ def test_every_constant_can_be_written_short(constant: Any):
         return {"a": anything(constant).x, "b": constant}
 
     assert graph_from_json(graph_to_short(one.graph, TYPES), TYPES) == one.graph
+
+
+def test_wrong_ids_are_told_together_with_what_is_wrong_with_the_shape():
+    document = """
+    name: x
+    nodes:
+      - {id: a, handler: pages.fetch, config: {url: "{{ inptus.url }}"}}
+      - {id: a, handler: pages.headline, config: {text: "{{ a.b.c"}}
+    """
+
+    with pytest.raises(UnreadableGraph) as caught:
+        graph_from_yaml(document)
+
+    assert [str(fault) for fault in caught.value.faults] == [
+        "nodes[1].config.text: '{{' is not closed. For the characters themselves, write {{ '{{' }}.",
+        "nodes[1].id: another node is called 'a': rename one of them.",
+        "nodes[0].config.url: there is no node 'inptus' (did you mean 'inputs'?).",
+    ]

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from perdure.errors import GraphError, InvalidCall, InvalidGraph, MisusedRef
+from perdure.errors import GraphError, InvalidCall, InvalidGraph, MisusedRef, WorkflowRaised
 from perdure.graph.declare import Outputs, Stream, Workflow, node, workflow
 from perdure.graph.model import Edge, Graph, Node
 from perdure.graph.trace import after, collect, first, stage, text, unless, when
@@ -234,7 +234,7 @@ def test_constants_are_written_in_their_json_form():
     assert traced(body).nodes[0].data == {"at": "2024-01-01T00:00:00Z"}
 
 
-@pytest.mark.parametrize("value", [object(), {1: 2}, float("nan"), 2**70, b"x", lambda: 1, fetch, "\udfff"])
+@pytest.mark.parametrize("value", [object(), {1: 2}, float("nan"), 2**70, b"x", lambda: 1, "\udfff"])
 def test_constants_without_a_json_form_are_refused(value: Any):
     def body() -> Any:
         return anything(value)
@@ -242,6 +242,15 @@ def test_constants_without_a_json_form_are_refused(value: Any):
     with pytest.raises(
         GraphError, match=r"'value' of node 'anything'.*cannot be written into a graph.*test_trace\.py:"
     ):
+        traced(body)
+
+
+@pytest.mark.parametrize("is_returned", [False, True])
+def test_a_node_type_that_was_not_called_is_named_with_the_place(is_returned: bool):
+    def body() -> Any:
+        return fetch if is_returned else anything(fetch)
+
+    with pytest.raises(GraphError, match=r"got fetch itself.*test_trace\.py:\d+\)\. Call it: fetch\(…\)"):
         traced(body)
 
 
@@ -476,7 +485,7 @@ def test_wrong_calls_are_refused(call: Callable[[], Any], words: str):
     def body() -> Any:
         return call()
 
-    with pytest.raises(TypeError, match=words):
+    with pytest.raises(GraphError, match=words):
         traced(body)
 
 
@@ -588,10 +597,13 @@ def test_open_inputs_take_any_name():
     assert [made.target_handle for made in graph.edges if made.target == "anything"] == ["more"]
 
 
-def test_errors_in_a_body_come_through():
+def test_errors_in_a_body_come_through_with_their_place():
     def body() -> Any:
         raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(
+        WorkflowRaised, match=r"raised ZeroDivisionError \(.*test_trace\.py:\d+\):\n    raise Zero"
+    ) as caught:
         traced(body)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
     assert add(1) == 1

@@ -1,4 +1,4 @@
-"""Blobs in a folder: `ab/cd/abcd…`, one file each, named by its digest.
+"""Blobs in a folder: `ab/abcd…`, one file each, named by its digest.
 
 A blob is written under a temporary name in `tmp/`, synced, renamed to its own name, and the folder that holds the name
 is synced: a file under a digest is whole, whenever the machine stops. What is left in `tmp/` by processes that were
@@ -29,6 +29,7 @@ LEFTOVER_AGE: Final = timedelta(hours=24)
 """When a temporary file is taken to be nobody's. No write takes that long."""
 
 _TEMPORARY: Final = "tmp"
+_LEAVES: Final = tuple(f"{first:02x}" for first in range(256))
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _INNER_FOLDER: Final = _FOLDER | os.O_NOFOLLOW
 # Opening a named pipe would wait for its other end, were it not for O_NONBLOCK.
@@ -48,8 +49,6 @@ class FolderBlobs(BlobStore):
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._is_prepared = False
-        # Folders whose names are known to be durable: at most 256 + 65,536.
-        self._durable_folders: set[str] = set()
 
     def remove_leftovers(self) -> int:
         """Remove temporary files that are a day old, and return how many there were."""
@@ -66,7 +65,7 @@ class FolderBlobs(BlobStore):
     def _put(self, digest: str, content: bytes) -> None:
         try:
             self._prepare()
-            with self._translated(digest), _opened(self._root) as root, self._leaf_for_writing(root, digest) as leaf:
+            with self._translated(digest), _opened(self._root) as root, _leaf(root, digest) as leaf:
                 if not _refreshed(leaf, digest, len(content)):
                     with _entered(root, _TEMPORARY) as temporary:
                         _write(temporary, leaf, digest, content)
@@ -74,7 +73,6 @@ class FolderBlobs(BlobStore):
                 _sync(leaf)
         except FileNotFoundError as error:
             self._is_prepared = False
-            self._durable_folders.clear()
             raise StoreUnavailable(f"The folder {self.place} was removed while blobs were written to it.") from error
 
     def _get(self, digest: str, size: int) -> bytes:
@@ -108,15 +106,10 @@ class FolderBlobs(BlobStore):
             os.unlink(digest, dir_fd=leaf)
 
     def _pages(self) -> Iterator[Sequence[StoredBlob]]:
-        for first in range(256):
+        for leaf in _LEAVES:
             page: Sequence[StoredBlob] = ()
-            with (
-                suppress(FileNotFoundError),
-                self._translated(None),
-                _opened(self._root) as root,
-                _entered(root, f"{first:02x}") as folder,
-            ):
-                page = [blob for name in os.listdir(folder) for blob in _blobs_in(folder, name)]
+            with suppress(FileNotFoundError), self._translated(None), _opened(self._root) as root:
+                page = list(_blobs_in(root, leaf))
             yield page
 
     def _prepare(self) -> None:
@@ -125,25 +118,18 @@ class FolderBlobs(BlobStore):
                 return
             with self._translated(None):
                 _make_durable_folder(self._root / _TEMPORARY)
+                self._make_leaves()
             self.remove_leftovers()
             self._is_prepared = True
 
-    @contextmanager
-    def _leaf_for_writing(self, root: int, digest: str) -> Generator[int]:
-        outer, inner = digest[:2], digest[2:4]
-        with self._made(root, outer, outer) as folder, self._made(folder, inner, digest[:4]) as leaf:
-            yield leaf
-
-    @contextmanager
-    def _made(self, parent: int, name: str, known_as: str) -> Generator[int]:
-        if known_as not in self._durable_folders:
-            with suppress(FileExistsError):
-                os.mkdir(name, 0o700, dir_fd=parent)
-            # Also for a folder that was there: whoever has made it may have been stopped before this.
-            _sync(parent)
-            self._durable_folders.add(known_as)
-        with _entered(parent, name) as folder:
-            yield folder
+    def _make_leaves(self) -> None:
+        """Make all folders for blobs at once: one sync for all of them instead of one in the way of each first blob."""
+        with _opened(self._root) as root:
+            for leaf in _LEAVES:
+                with suppress(FileExistsError):
+                    os.mkdir(leaf, 0o700, dir_fd=root)
+            # Also for folders that were there: whoever has made them may have been stopped before this.
+            _sync(root)
 
     @contextmanager
     def _translated(self, digest: str | None) -> Generator[None]:
@@ -190,7 +176,7 @@ def _entered(parent: int, name: str) -> Generator[int]:
 
 @contextmanager
 def _leaf(root: int, digest: str) -> Generator[int]:
-    with _entered(root, digest[:2]) as folder, _entered(folder, digest[2:4]) as leaf:
+    with _entered(root, digest[:2]) as leaf:
         yield leaf
 
 

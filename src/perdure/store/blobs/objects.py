@@ -97,7 +97,7 @@ class ObjectBlobs(BlobStore):
 
 
 def _key(digest: str) -> str:
-    return f"{digest[:2]}/{digest[2:4]}/{digest}"
+    return f"{digest[:2]}/{digest}"
 
 
 def _micros(moment: datetime) -> int:

@@ -1,23 +1,27 @@
 """Writing a group of transitions: one statement, and what to do when it does not simply succeed.
 
-the statement answers      the runs it names are written; of each other one, the log is asked whether it was written before
-                           and only the answer got lost. Then it is Committed, else LeaseLost or RunExists.
-a constraint is violated   nothing was written. The group is halved until the one that is to blame stands alone: Rejected.
-others were in the way     nothing was written. Again, then each by itself, so that a locked run holds up no other.
+the statement answers      the runs it names are written; the others are looked up. One that was written before, so that only the
+                           answer got lost, is Committed; one whose run still is where the engine saw it is held by somebody
+                           else: Busy. All others are LeaseLost or RunExists.
+it cannot be written       by a constraint, or because a value has no form in the database: nothing was written. The group is
+                           halved until the one that is to blame stands alone: Rejected.
+others were in the way     nothing was written. Again, then each by itself, so that one holds up no other; those that stay locked
+                           out are Busy.
 no answer                  the same group is written again on another connection. That is the lookup: if the first try did
                            happen, its events are found; if it did not, this one does; if it is still on its way, one of the
-                           two waits for the other and finds the run moved on.
+                           two is left out and finds the run moved on the next time.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from perdure.clock import Clock
-from perdure.errors import PerdureError, StoreUnavailable
-from perdure.ids import EventId, RunId
-from perdure.store.base import Committed, LeaseLost, Outcome, Rejected, RunExists, Transition
+from perdure.errors import PerdureError
+from perdure.ids import RunId
+from perdure.store.base import Busy, Claim, Committed, LeaseLost, Outcome, Rejected, RunExists, Transition
 from perdure.store.postgres.documents import advance_values, group_values, is_plain
 from perdure.store.postgres.failures import Trouble, problem_of, translate, trouble_of
 from perdure.store.postgres.lanes import Caller, Lane
@@ -28,17 +32,22 @@ PATIENCE_SECONDS = 10.0
 """How long a commit whose answer was lost looks for the database before it gives up."""
 TRIES_TOGETHER = 3
 TRIES_ALONE = 8
-"""How often a group, or a transition by itself, is tried when others were in the way. Never again after it has waited for a
-lock in vain: all other commits of this process wait as well."""
+"""How often a group, or a transition by itself, is tried when others were in the way. Never again at once after it has waited
+for a lock in vain: all other commits of this process wait as well."""
 MOST_LOCKED_OUT = 3
 """When more of a group cannot be written each by itself, it is not single runs that are locked."""
+
+_HELD = (
+    "The row of run {run_id!r} in the database {where} stays locked by another session. "
+    "pg_stat_activity shows who holds it; end that session or wait for it."
+)
 
 
 class _Refused(Exception):
     """The database will not have this group."""
 
 
-class _Busy(Exception):
+class _LockedOut(Exception):
     """Others were in the way each time."""
 
 
@@ -51,13 +60,19 @@ class GroupWriter:
         self._project_id = str(to_stored(project_id))
         self._where = where
         self._clock = clock
+        self._held: set[RunId] = set()
+        """Runs whose row somebody else held when it was last tried: `commit_group` does not wait for them."""
 
     async def write(self, group: Sequence[Transition]) -> list[Outcome]:
         """Write each transition whole or not at all, and answer for each in order."""
-        try:
-            return await self._settle(group)
-        except _Busy as busy:
-            raise StoreUnavailable(str(busy)) from busy.__cause__
+        outcomes = await self._settle(group)
+        if self._held:
+            self._held.difference_update(
+                transition.run_id
+                for transition, outcome in zip(group, outcomes, strict=True)
+                if not isinstance(outcome, Busy)
+            )
+        return outcomes
 
     async def _settle(self, group: Sequence[Transition]) -> list[Outcome]:
         try:
@@ -67,34 +82,34 @@ class GroupWriter:
                 return [Rejected(problem=str(refusal))]
             middle = len(group) // 2
             return [*await self._settle(group[:middle]), *await self._settle(group[middle:])]
-        except _Busy:
+        except _LockedOut as locked_out:
             if len(group) == 1:
-                raise
+                return [self._busy(group[0], str(locked_out))]
             return await self._settle_apart(group)
 
     async def _settle_apart(self, group: Sequence[Transition]) -> list[Outcome]:
-        """Write each by itself. One that stays locked out is reported only after all others had their turn."""
+        """Write each by itself, until so many are locked out that it is not single runs that are locked."""
         outcomes: list[Outcome] = []
-        locked_out: list[_Busy] = []
+        problems: list[str] = []
         for transition in group:
-            try:
-                outcomes += await self._settle((transition,))
-            except _Busy as busy:
-                locked_out.append(busy)
-                if len(locked_out) > MOST_LOCKED_OUT:
-                    break
-        if locked_out:
-            raise locked_out[0]
+            if len(problems) > MOST_LOCKED_OUT:
+                outcomes.append(self._busy(transition, problems[0]))
+                continue
+            (outcome,) = await self._settle((transition,))
+            if isinstance(outcome, Busy):
+                problems.append(outcome.problem)
+            outcomes.append(outcome)
         return outcomes
 
     async def _insist(self, group: Sequence[Transition]) -> list[Outcome]:
         """Write the group until there is an answer."""
+        name, values = self._statement(group)
         tries = TRIES_ALONE if len(group) == 1 else TRIES_TOGETHER
         failures: Counter[Trouble] = Counter()
         give_up_at = float("inf")
         while True:
             try:
-                return await self._caller.once(self._lane, lambda session: self._write_on(session, group))
+                return await self._caller.once(self._lane, lambda session: self._write_on(session, group, name, values))
             except PerdureError:
                 raise
             except Exception as error:  # Whatever the driver raises is judged here, and leaves as an error of ours.
@@ -103,41 +118,53 @@ class GroupWriter:
                 if trouble is Trouble.REFUSED:
                     raise _Refused(problem_of(error)) from error
                 if trouble is Trouble.BLOCKED or failures[Trouble.BUSY] >= tries:
-                    raise _Busy(str(translate(error, self._where))) from error
+                    raise _LockedOut(str(translate(error, self._where))) from error
                 if trouble is Trouble.LOST:
                     give_up_at = min(give_up_at, self._clock.monotonic() + PATIENCE_SECONDS)
                 if trouble is Trouble.FATAL or self._clock.monotonic() > give_up_at:
                     raise translate(error, self._where) from error
             await self._caller.pause(failures.total())
 
-    async def _write_on(self, session: Session, group: Sequence[Transition]) -> list[Outcome]:
-        if len(group) == 1 and is_plain(group[0]):
-            found = await session.write("advance_run", *advance_values(self._project_id, group[0]))
-            if found:
-                return [Committed()]
-            written: set[str] = set()
-        else:
-            found = await session.write("commit_group", *group_values(self._project_id, group))
-            written = {from_stored(row[0]) for row in found}
-            if len(written) == len(group):
-                return [Committed() for _ in group]
+    def _statement(self, group: Sequence[Transition]) -> tuple[str, tuple[Any, ...]]:
+        try:
+            if len(group) == 1 and is_plain(group[0]) and group[0].run_id not in self._held:
+                return "advance_run", advance_values(self._project_id, group[0])
+            return "commit_group", group_values(self._project_id, group)
+        except Exception as error:  # A value of whatever kind that has no form in a document; nothing was sent.
+            raise _Refused(problem_of(error)) from error
+
+    async def _write_on(
+        self, session: Session, group: Sequence[Transition], name: str, values: tuple[Any, ...]
+    ) -> list[Outcome]:
+        found = await session.write(name, *values)
+        if len(found) == len(group):
+            return [Committed() for _ in group]
+        written = {from_stored(row[0]) for row in found}
         refused = [transition for transition in group if transition.run_id not in written]
-        earlier = await self._first_events(session, refused)
-        return [
-            Committed() if transition.run_id in written else _judge(transition, earlier.get(transition.run_id))
-            for transition in group
-        ]
+        outcomes = await self._look_up(session, refused)
+        return [outcomes.get(transition.run_id) or Committed() for transition in group]
 
-    async def _first_events(self, session: Session, refused: Sequence[Transition]) -> dict[RunId, EventId]:
-        """Return the ids of the events that stand where the refused transitions' first ones would."""
-        run_ids = [transition.run_id for transition in refused]
-        places = [transition.base_seq + 1 for transition in refused]
-        found = await session.write("event_ids_at", self._project_id, to_stored(run_ids), places)
-        return {RunId(from_stored(run_id)): EventId(event_id) for run_id, event_id in found}
+    async def _look_up(self, session: Session, refused: Sequence[Transition]) -> dict[RunId, Outcome]:
+        """Return what became of the transitions that the statement did not write."""
+        claims = [transition.lease if isinstance(transition.lease, Claim) else None for transition in refused]
+        values = (
+            [transition.run_id for transition in refused],
+            [transition.epoch for transition in refused],
+            [transition.base_seq for transition in refused],
+            [claim is not None for claim in claims],
+            [claim.dead if claim else None for claim in claims],
+        )
+        found = await session.write("look_up", self._project_id, *map(to_stored, values))
+        facts = {from_stored(run_id): (event_id, is_there) for run_id, event_id, is_there in found}
+        return {transition.run_id: self._judge(transition, *facts[transition.run_id]) for transition in refused}
 
+    def _judge(self, transition: Transition, event_id: str | None, is_there: bool) -> Outcome:
+        if transition.events and transition.events[0].id == event_id:
+            return Committed()
+        if is_there:
+            return self._busy(transition, _HELD.format(run_id=transition.run_id, where=self._where))
+        return RunExists() if transition.base_seq == 0 else LeaseLost()
 
-def _judge(transition: Transition, earlier: EventId | None) -> Outcome:
-    """Say what became of a transition that the statement did not write."""
-    if transition.events and transition.events[0].id == earlier:
-        return Committed()
-    return RunExists() if transition.base_seq == 0 else LeaseLost()
+    def _busy(self, transition: Transition, problem: str) -> Busy:
+        self._held.add(transition.run_id)
+        return Busy(problem)

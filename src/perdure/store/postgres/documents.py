@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -11,7 +11,10 @@ from perdure.store import rows
 from perdure.store.base import Claim, Keep, Release, Transition
 from perdure.store.postgres.texts import needs_care, to_stored
 
+Rows = list[tuple[Any, ...]]
+
 _encoder = msgspec.json.Encoder()
+_NO_ROWS = "[]"
 
 
 def is_plain(transition: Transition) -> bool:
@@ -24,6 +27,7 @@ def is_plain(transition: Transition) -> bool:
 def advance_values(project_id: str, transition: Transition) -> tuple[Any, ...]:
     """Return what `advance_run` takes."""
     run = transition.run
+    key = (transition.run_id,)
     return (
         project_id,
         to_stored(transition.run_id),
@@ -31,40 +35,54 @@ def advance_values(project_id: str, transition: Transition) -> tuple[Any, ...]:
         transition.base_seq,
         run.last_seq,
         isinstance(transition.lease, Release),
-        run.status.value,
+        run.status,
         run.branch_id,
         *to_stored(rows.changing_columns(run)),
         run.started_at,
         run.ended_at,
-        _document((transition,), _events),
-        _document((transition,), _nodes),
+        encode_rows(rows.event_rows(key, transition.events)),
+        encode_rows(rows.node_rows(key, transition.nodes)),
     )
 
 
 def group_values(project_id: str, transitions: Sequence[Transition]) -> tuple[Any, ...]:
     """Return what `commit_group` takes."""
-    tables = (_moves, _births, _events, _nodes, _steps, _blobs, _commands)
-    return (project_id, *(_document(transitions, table) for table in tables))
+    moves: Rows = []
+    births: Rows = []
+    events: Rows = []
+    nodes: Rows = []
+    steps: Rows = []
+    blobs: Rows = []
+    commands: Rows = []
+    for transition in transitions:
+        run_id = transition.run_id
+        key = (run_id,)
+        if transition.base_seq == 0:
+            births.append(_birth(transition))
+        else:
+            moves.append(_move(transition))
+        events += rows.event_rows(key, transition.events)
+        nodes += rows.node_rows(key, transition.nodes)
+        steps += [(run_id, *rows.step_row(step)) for step in transition.steps]
+        blobs += [(run_id, blob.digest, blob.size) for blob in transition.blobs]
+        commands += [(run_id, command_id, transition.run.last_seq) for command_id in transition.commands]
+    return (project_id, *map(encode_rows, (moves, births, events, nodes, steps, blobs, commands)))
 
 
-def encode_rows(table: list[tuple[Any, ...]]) -> str:
+def encode_rows(table: Rows) -> str:
     """Return rows as a document, with texts in the form in which they are stored."""
+    if not table:
+        return _NO_ROWS
     encoded = _encoder.encode(table)
     if needs_care(encoded):
         encoded = _encoder.encode(to_stored(table))
     return encoded.decode()
 
 
-def _document(transitions: Sequence[Transition], table: Callable[[Transition], Iterator[tuple[Any, ...]]]) -> str:
-    return encode_rows([row for transition in transitions for row in table(transition)])
-
-
-def _moves(transition: Transition) -> Iterator[tuple[Any, ...]]:
-    if transition.base_seq == 0:
-        return
+def _move(transition: Transition) -> tuple[Any, ...]:
     lease, run = transition.lease, transition.run
     claim = lease if isinstance(lease, Claim) else None
-    yield (
+    return (
         transition.run_id,
         transition.epoch,
         transition.base_seq,
@@ -72,7 +90,7 @@ def _moves(transition: Transition) -> Iterator[tuple[Any, ...]]:
         claim.dead if claim else None,
         claim.lets_go if claim else isinstance(lease, Release),
         run.epoch,
-        run.status.value,
+        run.status,
         run.branch_id,
         run.last_seq,
         *rows.changing_columns(run),
@@ -81,29 +99,7 @@ def _moves(transition: Transition) -> Iterator[tuple[Any, ...]]:
     )
 
 
-def _births(transition: Transition) -> Iterator[tuple[Any, ...]]:
-    if transition.base_seq != 0:
-        return
+def _birth(transition: Transition) -> tuple[Any, ...]:
     lease = transition.lease
     owner = lease.engine_id if isinstance(lease, Claim) and not lease.lets_go else None
-    yield (transition.run_id, owner, transition.run.epoch, *rows.run_row(transition.run))
-
-
-def _events(transition: Transition) -> Iterator[tuple[Any, ...]]:
-    return ((transition.run_id, *rows.event_row(entry)) for entry in transition.events)
-
-
-def _nodes(transition: Transition) -> Iterator[tuple[Any, ...]]:
-    return ((transition.run_id, *rows.node_row(node)) for node in transition.nodes)
-
-
-def _steps(transition: Transition) -> Iterator[tuple[Any, ...]]:
-    return ((transition.run_id, *rows.step_row(step)) for step in transition.steps)
-
-
-def _blobs(transition: Transition) -> Iterator[tuple[Any, ...]]:
-    return ((transition.run_id, blob.digest, blob.size) for blob in transition.blobs)
-
-
-def _commands(transition: Transition) -> Iterator[tuple[Any, ...]]:
-    return ((transition.run_id, command_id, transition.run.last_seq) for command_id in transition.commands)
+    return (transition.run_id, owner, transition.run.epoch, *rows.run_row(transition.run))

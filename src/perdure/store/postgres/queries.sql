@@ -13,8 +13,8 @@ WITH moved AS (
      WHERE project_id = $1 AND run_id = $2 AND lease_epoch = $3 AND last_seq = $4
     RETURNING run_id
 ), appended AS (
-    INSERT INTO run_events (project_id, run_id, seq, id, event_key, branch_id, epoch, event_type, event_time, node_id, payload)
-    SELECT $1, moved.run_id, (e->>1)::bigint, e->>2, e->>3, (e->>4)::bigint, (e->>5)::bigint, e->>6, (e->>7)::bigint, e->>8, e->>9
+    INSERT INTO run_events (project_id, run_id, seq, id, branch_id, epoch, event_type, event_time, node_id, payload)
+    SELECT $1, moved.run_id, (e->>1)::bigint, e->>2, (e->>3)::bigint, (e->>4)::bigint, e->>5, (e->>6)::bigint, e->>7, e->>8
       FROM moved, jsonb_array_elements($16::jsonb) AS e
 ), put AS (
     INSERT INTO run_node_state (project_id, run_id, branch_id, node_id, status, attempt, attempt_ended, generation, failures, lost,
@@ -36,10 +36,10 @@ SELECT run_id FROM moved;
 -- The commit of any group, in one statement. `$2` runs that go on, `$3` runs that begin, then rows with their run's id in front:
 -- `$4` events, `$5` nodes, `$6` steps, `$7` blobs, `$8` commands. What it returns are the runs that were written; nothing is
 -- written for the others.
---   locked   takes the rows in the order of run_id, so that two groups never wait for each other in a circle, and fences: epoch
---            and last_seq are still what the engine saw, and of a claim, nobody living owns the run. Not stronger than NO KEY
---            UPDATE: a command may arrive for the run meanwhile.
---   created  comes after the locks, for the same reason.
+--   locked   fences: epoch and last_seq are still what the engine saw, and of a claim, nobody living owns the run. A row that
+--            somebody else holds is left out, so that one locked run makes no other wait; `look_up` tells which these were. Not
+--            stronger than NO KEY UPDATE: a command may arrive for the run meanwhile.
+--   created  comes after the locks and in the order of run_id, so that two groups never wait for each other in a circle.
 -- Two spellings keep the plan right, which is made once for groups of every size. A comparison with jsonb_typeof counts as a rare
 -- match, so runs are looked up one by one by their key. `(… IN (…)) IS TRUE` is never turned into a join and costs next to
 -- nothing: it is one probe of a hash table per row.
@@ -57,7 +57,7 @@ WITH moves AS (
      WHERE moves.claimant IS NULL OR r.owner IS NULL OR r.owner = moves.dead
         OR (r.owner IN (SELECT engine_id FROM engines WHERE expires_at > now())) IS NOT TRUE
      ORDER BY r.run_id
-       FOR NO KEY UPDATE OF r
+       FOR NO KEY UPDATE OF r SKIP LOCKED
 ), moved AS (
     UPDATE run_state AS r
        SET last_seq = locked.last_seq, version = r.version + 1, lease_epoch = locked.next_epoch,
@@ -84,8 +84,8 @@ WITH moves AS (
     INSERT INTO run_branches (project_id, run_id, branch_id, parent_id, cut_seq, dropped, created_seq)
     SELECT $1, run_id, branch_id, NULL, NULL, '[]', 1 FROM created
 ), appended AS (
-    INSERT INTO run_events (project_id, run_id, seq, id, event_key, branch_id, epoch, event_type, event_time, node_id, payload)
-    SELECT $1, e->>0, (e->>1)::bigint, e->>2, e->>3, (e->>4)::bigint, (e->>5)::bigint, e->>6, (e->>7)::bigint, e->>8, e->>9
+    INSERT INTO run_events (project_id, run_id, seq, id, branch_id, epoch, event_type, event_time, node_id, payload)
+    SELECT $1, e->>0, (e->>1)::bigint, e->>2, (e->>3)::bigint, (e->>4)::bigint, e->>5, (e->>6)::bigint, e->>7, e->>8
       FROM jsonb_array_elements($4::jsonb) AS e
      WHERE (e->>0 IN (SELECT run_id FROM written)) IS TRUE
 ), put AS (
@@ -123,11 +123,17 @@ WITH moves AS (
 )
 SELECT run_id FROM written;
 
--- name: event_ids_at
--- Whether a transition that was refused is the very one that was written before its answer was lost.
-SELECT e.run_id, e.id
-  FROM unnest($2::text[], $3::bigint[]) AS asked (run_id, seq)
-  JOIN run_events AS e ON e.project_id = $1 AND e.run_id = asked.run_id AND e.seq = asked.seq;
+-- name: look_up
+-- What became of transitions that were not written: which event stands where the first one of each would, which tells whether it
+-- was written before its answer was lost, and whether the run still is where the engine saw it, so that somebody holds its row.
+SELECT asked.run_id, e.id,
+       coalesce(r.lease_epoch = asked.epoch AND r.last_seq = asked.base_seq
+                AND (NOT asked.claims OR r.owner IS NULL OR r.owner = asked.dead
+                     OR NOT EXISTS (SELECT FROM engines AS a WHERE a.engine_id = r.owner AND a.expires_at > now())), false)
+  FROM unnest($2::text[], $3::bigint[], $4::bigint[], $5::boolean[], $6::text[])
+       AS asked (run_id, epoch, base_seq, claims, dead)
+  LEFT JOIN run_events AS e ON e.project_id = $1 AND e.run_id = asked.run_id AND e.seq = asked.base_seq + 1
+  LEFT JOIN run_state AS r ON r.project_id = $1 AND r.run_id = asked.run_id;
 
 -- name: version_by_hash
 -- Saving the same graph again gives the version it has.
@@ -195,7 +201,7 @@ UNION ALL
 SELECT 'command', ROW(command_id, run_id, kind, payload, created_at)
   FROM run_commands WHERE project_id = $1 AND run_id = $2 AND taken_seq IS NULL
 UNION ALL
-SELECT 'event', ROW(seq, id, branch_id, epoch, event_time, payload, event_key)
+SELECT 'event', ROW(seq, id, branch_id, epoch, event_time, payload)
   FROM run_events WHERE project_id = $1 AND run_id = $2
 UNION ALL
 SELECT 'version', ROW(v.workflow, v.version, v.graph_hash, v.graph, v.source, v.created_at)
@@ -222,14 +228,15 @@ SELECT run_id, workflow, workflow_version, status, created_at, started_at, ended
  ORDER BY created_at DESC, run_id DESC LIMIT $7;
 
 -- name: add_command
--- Durable before it is acknowledged; the same id twice has no effect.
-INSERT INTO run_commands (project_id, command_id, run_id, kind, payload, created_at) VALUES ($1, $2, $3, $4, $5, $6)
-ON CONFLICT (project_id, command_id) DO NOTHING
+-- Durable before it is acknowledged; the same id twice for a run has no effect.
+INSERT INTO run_commands (project_id, run_id, command_id, kind, payload, created_at) VALUES ($1, $2, $3, $4, $5, $6)
+ON CONFLICT (project_id, run_id, command_id) DO NOTHING
 RETURNING command_id;
 
 -- name: load_command
--- Whether a command that was there already is the one whose answer was lost.
-SELECT command_id, run_id, kind, payload, created_at FROM run_commands WHERE project_id = $1 AND command_id = $2;
+-- Whether a command whose id was there already is the same one, perhaps because its answer was lost.
+SELECT command_id, run_id, kind, payload, created_at
+  FROM run_commands WHERE project_id = $1 AND run_id = $2 AND command_id = $3;
 
 -- name: pending_commands
 -- What the runs of one engine have been asked to do.
@@ -310,19 +317,21 @@ SELECT pg_notify('perdure_news', $1);
 SELECT current_setting('server_encoding'), current_setting('fsync'), current_setting('full_page_writes'), pg_is_in_recovery();
 
 -- name: set_session
--- Every connection. A stronger synchronous_commit that the operator has chosen stays. Sequential scans are never right here,
--- but look cheap to a plan that is made while tables are small and kept while they grow.
+-- Every connection. A stronger synchronous_commit that the operator has chosen stays. Sequential and bitmap scans are never
+-- right here, but look cheap to a plan that is made while tables are small and kept while they grow. `$1` how long to wait for a
+-- lock.
 SELECT set_config('synchronous_commit',
                   CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, false),
-       set_config('idle_in_transaction_session_timeout', '5s', false), set_config('lock_timeout', '3s', false),
+       set_config('idle_in_transaction_session_timeout', '5s', false), set_config('lock_timeout', $1, false),
        set_config('statement_timeout', '15s', false), set_config('tcp_keepalives_idle', '30', false),
        set_config('tcp_keepalives_interval', '10', false), set_config('tcp_keepalives_count', '3', false),
-       set_config('enable_seqscan', 'off', false), set_config('jit', 'off', false);
+       set_config('enable_seqscan', 'off', false), set_config('enable_bitmapscan', 'off', false),
+       set_config('jit', 'off', false);
 
 -- name: check_session
 -- A statement of its own: behind a pooler it may be answered by another session than the one that was set.
 SELECT current_setting('synchronous_commit') IN ('on', 'remote_apply'),
-       current_setting('idle_in_transaction_session_timeout') = '5s', current_setting('lock_timeout') = '3s',
+       current_setting('idle_in_transaction_session_timeout') = '5s', current_setting('lock_timeout') = $1,
        current_setting('statement_timeout') = '15s';
 
 -- name: set_news_session
@@ -339,7 +348,17 @@ BEGIN;
 SELECT set_config('synchronous_commit',
                   CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true),
        set_config('idle_in_transaction_session_timeout', '5s', true), set_config('lock_timeout', '3s', true),
-       set_config('statement_timeout', '15s', true), set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true);
+       set_config('statement_timeout', '15s', true), set_config('enable_seqscan', 'off', true),
+       set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true);
+
+-- name: begin_pooled_commit
+-- As begin_pooled, on the connection that all commits go through: what waits there for a lock makes all others wait.
+BEGIN;
+SELECT set_config('synchronous_commit',
+                  CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true),
+       set_config('idle_in_transaction_session_timeout', '5s', true), set_config('lock_timeout', '200ms', true),
+       set_config('statement_timeout', '15s', true), set_config('enable_seqscan', 'off', true),
+       set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true);
 
 -- name: begin_migration
 -- Whatever the default isolation is: who waited for the lock must see what its last holder wrote.

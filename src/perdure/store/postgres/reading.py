@@ -29,7 +29,6 @@ def dump_of(found: Rows) -> RunDump | None:
     return RunDump(
         stored=stored,
         events=tuple(rows.event_of(row) for row in events),
-        keys=tuple(row[6] for row in events),
         all_nodes=tuple(rows.node_of_row(row) for row in sorted(kinds["node"], key=_place_of_node)),
         version=next((rows.version_of(row) for row in kinds["version"]), None),
         blobs=tuple(BlobUse(digest=digest, size=size) for digest, size in sorted(kinds["blob"])),

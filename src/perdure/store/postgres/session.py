@@ -15,6 +15,9 @@ from perdure.store.postgres.texts import from_stored, to_stored
 
 Rows = list[tuple[Any, ...]]
 
+LOCK_TIMEOUT = "3s"
+COMMIT_LOCK_TIMEOUT = "200ms"
+"""As in `begin_pooled` and `begin_pooled_commit`. What waits for a lock on the way of all commits makes them wait as well."""
 CONNECT_SECONDS = 5.0
 CLOSE_SECONDS = 2.0
 
@@ -24,10 +27,11 @@ log = logging.getLogger("perdure.store.postgres")
 class Session:
     """One connection. It does one thing at a time."""
 
-    def __init__(self, raw: Any, sql: Mapping[str, str], *, pooled: bool) -> None:
+    def __init__(self, raw: Any, sql: Mapping[str, str], *, pooled: bool, commits: bool = False) -> None:
         self._raw = raw
         self._sql = sql
         self._pooled = pooled
+        self._begin = "begin" if not pooled else "begin_pooled_commit" if commits else "begin_pooled"
 
     @property
     def is_idle(self) -> bool:
@@ -60,7 +64,7 @@ class Session:
     @asynccontextmanager
     async def transaction(self, begin: str | None = None) -> AsyncGenerator[None, None]:
         """Commit what is done inside, or nothing of it."""
-        await self._raw.execute(self._sql[begin or ("begin_pooled" if self._pooled else "begin")])
+        await self._raw.execute(self._sql[begin or self._begin])
         try:
             yield
         except Exception:
@@ -90,8 +94,8 @@ class Session:
         self._raw.terminate()
 
 
-async def open_session(address: Address, sql: Mapping[str, str]) -> Session:
-    """Connect, set what durability needs, and verify that it holds."""
+async def open_session(address: Address, sql: Mapping[str, str], *, commits: bool = False) -> Session:
+    """Connect, set what durability needs, and verify that it holds. One that `commits` waits for no lock for long."""
     driver = _load_driver()
     raw = await driver.connect(
         address.dsn,
@@ -100,13 +104,14 @@ async def open_session(address: Address, sql: Mapping[str, str]) -> Session:
         max_cached_statement_lifetime=0,
         server_settings=None if address.names_program else {"application_name": "perdure"},
     )
-    session = Session(raw, sql, pooled=address.pooled)
+    session = Session(raw, sql, pooled=address.pooled, commits=commits)
     if address.pooled:
         return session
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            await session.rows("set_session")
-            held = await session.rows("check_session")
+            lock_timeout = COMMIT_LOCK_TIMEOUT if commits else LOCK_TIMEOUT
+            await session.rows("set_session", lock_timeout)
+            held = await session.rows("check_session", lock_timeout)
     except BaseException:
         session.discard()
         raise

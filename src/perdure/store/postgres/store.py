@@ -14,11 +14,12 @@ from typing import Any
 
 from perdure.clock import Clock, SystemClock
 from perdure.errors import RunNotFound, StoreError
-from perdure.ids import DEFAULT_PROJECT, EngineId, RunId, Seq
+from perdure.ids import DEFAULT_PROJECT, EngineId, RunId, Seq, is_text
 from perdure.journal.events import Recorded
 from perdure.journal.states import RunState
 from perdure.store import rows
 from perdure.store.base import (
+    Busy,
     Claim,
     Claimable,
     Command,
@@ -48,6 +49,8 @@ from perdure.store.queries import load_queries
 READERS = 4
 """Connections for everything that is neither a commit nor a heartbeat, at most."""
 MIGRATION_SECONDS = 120.0
+FINISH_SECONDS = 1.0
+FINISH_AGAIN_SECONDS = 0.01
 _FOREIGN_KEY_VIOLATED = "23503"
 
 
@@ -72,12 +75,12 @@ class PostgresStore:
         self._clock = clock
         self._sql = load_queries(PACKAGE)
         self._caller = Caller(address.where, clock)
-        self._commits = self._lane(1)
+        self._commits = Lane(self._connect_for_commits, size=1, where=address.where)
         self._heartbeats = self._lane(1)
         self._readers = self._lane(READERS)
         self._writer = GroupWriter(self._commits, self._caller, project_id, address.where, clock)
         self._news = None if address.pooled else News(self._connect, project_id, clock)
-        self._finishing: set[asyncio.Task[Sequence[Outcome]]] = set()
+        self._finishing: set[asyncio.Task[None]] = set()
         self._logging = asyncio.Lock()
 
     async def open(self) -> None:
@@ -113,10 +116,20 @@ class PostgresStore:
             return await self._commit(transitions)
         except asyncio.CancelledError:
             # The caller leaves, the group stays: written again, each transition is found or done, and none overtakes it.
-            task = asyncio.get_running_loop().create_task(self._commit(transitions), name="perdure commit")
+            task = asyncio.get_running_loop().create_task(self._finish(transitions), name="perdure commit")
             self._finishing.add(task)
             task.add_done_callback(self._finishing.discard)
             raise
+
+    async def _finish(self, transitions: Sequence[Transition]) -> None:
+        """Write what nobody waits for any more. The session that was left may still hold its rows for a moment."""
+        give_up_at = self._clock.monotonic() + FINISH_SECONDS
+        while transitions and self._clock.monotonic() < give_up_at:
+            outcomes = await self._commit(transitions)
+            answered = zip(transitions, outcomes, strict=True)
+            transitions = [transition for transition, outcome in answered if isinstance(outcome, Busy)]
+            if transitions:
+                await self._clock.sleep(FINISH_AGAIN_SECONDS)
 
     async def _commit(self, transitions: Sequence[Transition]) -> Sequence[Outcome]:
         outcomes = await self._writer.write(transitions)
@@ -172,17 +185,19 @@ class PostgresStore:
     # Commands
 
     async def add_command(self, command: Command) -> bool:
-        key = (self._project, command.command_id)
-        content = (command.run_id, command.kind, rows.to_json(command.payload), command.created_at)
+        values = (self._project, *rows.command_row(command))
         tries = 0
 
         async def add(session: Session) -> bool:
             nonlocal tries
             tries += 1
-            if await session.rows("add_command", *key, *content):
+            if await session.rows("add_command", *values):
                 return True
+            found = await session.rows("load_command", *values[:3])
+            for row in found:
+                rows.require_same_command(command, row)
             # The answer to an earlier try may have been lost: then it is this very command that is there.
-            return tries > 1 and await session.rows("load_command", *key) == [(command.command_id, *content)]
+            return tries > 1 and [row[4] for row in found] == [command.created_at]
 
         try:
             is_added = await self._caller.call(self._readers, add)
@@ -261,6 +276,9 @@ class PostgresStore:
 
     async def _rows(self, name: str, *values: Any, project_id: str | None = None) -> Rows:
         project = project_id or self._project
+        # No row holds a text that is none, and the driver cannot even ask for it.
+        if not all(is_text(value) for value in values if isinstance(value, str)):
+            return []
         return await self._caller.call(self._readers, lambda session: session.rows(name, project, *values))
 
     def _lane(self, size: int) -> Lane:
@@ -268,6 +286,9 @@ class PostgresStore:
 
     async def _connect(self) -> Session:
         return await open_session(self._address, self._sql)
+
+    async def _connect_for_commits(self) -> Session:
+        return await open_session(self._address, self._sql, commits=True)
 
 
 def _is_news(transition: Transition) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import apsw
 import msgspec
@@ -28,9 +29,17 @@ BUSY_TIMEOUT_MS = 5_000
 ASK_AGAIN_SECONDS = 0.001
 """How often to try again while another process writes."""
 WAL_AUTOCHECKPOINT_PAGES = 4_000
+REFUSALS = (apsw.ConstraintError, apsw.MismatchError, apsw.TooBigError)
 _NETWORK_FILESYSTEMS = frozenset(
     ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "fuse.s3fs")
 )
+
+
+FATAL_IO = frozenset(
+    (apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC, apsw.SQLITE_IOERR_CORRUPTFS, apsw.SQLITE_IOERR_DATA)
+)
+"""After these nothing is tried again: the system may report a sync as done that has lost the pages of the failed one."""
+_NOT_WRITABLE = frozenset((errno.EACCES, errno.EPERM, errno.EROFS))
 
 
 class Location(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +85,45 @@ def connect(location: Location, *, read_only: bool = False) -> apsw.Connection:
     return connection
 
 
+def connect_without_writing(path: Path, *, immutable: bool) -> apsw.Connection:
+    """Open a file that cannot be written to. `immutable` takes no locks and reads no log: for a file that nobody changes."""
+    _require_safe_library()
+    _require_local_folder(path)
+    with translated(path):
+        query = "immutable=1" if immutable else "mode=ro"
+        flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+        connection = apsw.Connection(f"file:{quote(str(path))}?{query}", flags=flags)
+        set_patience(connection, BUSY_TIMEOUT_MS / 1_000)
+        return connection
+
+
+def log_of(path: Path) -> Path:
+    """Return where SQLite keeps what was committed and is not in the file yet."""
+    return path.with_name(path.name + "-wal")
+
+
+def can_write(path: Path) -> bool:
+    """Whether this process may write the file and its log, which are made anew where they are not there."""
+    if not path.exists():
+        return True
+    beside = (log_of(path), path.with_name(path.name + "-shm"))
+    return _may_write(path) and (_may_write(path.parent) or all(map(_may_write, beside)))
+
+
+def identity_of(path: Path) -> tuple[int, int] | None:
+    """Return what tells a file from another one that has taken its name; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def is_fatal(error: apsw.Error) -> bool:
+    """Whether the connection must not be written to after this error."""
+    return getattr(error, "extendedresult", 0) in FATAL_IO
+
+
 def set_patience(connection: apsw.Connection, seconds: float) -> None:
     """Have the connection wait so long for a lock that another process holds; zero is not at all.
 
@@ -98,18 +146,19 @@ def set_patience(connection: apsw.Connection, seconds: float) -> None:
 
 @contextmanager
 def translated(path: Path) -> Generator[None]:
-    """Turn what SQLite raises into what a user can act upon. A violated constraint is the caller's to judge."""
+    """Turn what SQLite raises into what a user can act upon. What it refuses to hold is the caller's to judge."""
     try:
         yield
-    except apsw.ConstraintError:
+    except REFUSALS:
         raise
     except apsw.Error as error:
         raise translate(error, path) from error
-    except PermissionError as error:
-        raise StoreReadOnly(
-            f"The database {path} cannot be opened for writing: {error.strerror}. Check who owns the file and its folder."
-        ) from error
     except OSError as error:
+        if error.errno in _NOT_WRITABLE:
+            raise StoreReadOnly(
+                f"The database {path} cannot be opened for writing: {error.strerror}. Check who owns the file and its folder, or "
+                "choose another --store."
+            ) from error
         raise StoreUnavailable(f"The database {path} cannot be opened: {error.strerror}.") from error
 
 
@@ -130,6 +179,12 @@ def translate(error: apsw.Error, path: Path) -> StoreError:
         case apsw.NotADBError() | apsw.CorruptError():
             return StoreDamaged(
                 f"{path} is not a usable SQLite database: {error}. Restore it from a backup, or choose another --store."
+            )
+        case _ if is_fatal(error):
+            return StoreDamaged(
+                f"The disk failed while the database {path} was made durable: {error}. Nothing more is written to it by this "
+                "process, because what the disk has lost would not be noticed. Check the disk, then start again: what is stored "
+                "then is what counts."
             )
         case apsw.CantOpenError():
             return StoreUnavailable(
@@ -173,6 +228,10 @@ def _filesystem_of(folder: Path) -> str:
         if inside and len(point) >= len(best):
             best, filesystem = point, fields[2]
     return filesystem
+
+
+def _may_write(path: Path) -> bool:
+    return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def _require_wal(connection: apsw.Connection, path: Path) -> None:

@@ -20,6 +20,12 @@ UPDATE run_state
  WHERE project_id = ? AND run_id = ? AND lease_epoch = ? AND last_seq = ?
 RETURNING run_id;
 
+-- name: step_run
+-- As advance_run, where nothing but the numbers changes: no index is touched, which saves a third of the pages of a commit.
+UPDATE run_state SET last_seq = ?, version = version + 1
+ WHERE project_id = ? AND run_id = ? AND lease_epoch = ? AND last_seq = ?
+RETURNING run_id;
+
 -- name: claim_run
 -- As advance_run, and only where nobody living owns the run: the row count decides.
 UPDATE run_state
@@ -36,21 +42,16 @@ SELECT id FROM run_events WHERE project_id = ? AND run_id = ? AND seq = ?;
 
 -- name: append_events
 -- The log.
-INSERT INTO run_events (project_id, run_id, seq, id, event_key, branch_id, epoch, event_type, event_time, node_id, payload)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO run_events (project_id, run_id, seq, id, branch_id, epoch, event_type, event_time, node_id, payload)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: put_nodes
--- Nodes as they stand after the transition.
-INSERT INTO run_node_state (project_id, run_id, branch_id, node_id, status, attempt, attempt_ended, generation, failures,
-                            lost, outputs, error, checkpoint, reason, due, scheduled_at, started_at, ended_at, duration_ms,
-                            last_seq)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (project_id, run_id, branch_id, node_id) DO UPDATE SET
-    status = excluded.status, attempt = excluded.attempt, attempt_ended = excluded.attempt_ended,
-    generation = excluded.generation, failures = excluded.failures, lost = excluded.lost, outputs = excluded.outputs,
-    error = excluded.error, checkpoint = excluded.checkpoint, reason = excluded.reason, due = excluded.due,
-    scheduled_at = excluded.scheduled_at, started_at = excluded.started_at, ended_at = excluded.ended_at,
-    duration_ms = excluded.duration_ms, last_seq = excluded.last_seq;
+-- Nodes as they stand after the transition. Every column is given, so replacing the row is the same as changing it, and costs
+-- half: nothing is read before it is written.
+INSERT OR REPLACE INTO run_node_state
+       (project_id, run_id, branch_id, node_id, status, attempt, attempt_ended, generation, failures, lost, outputs, error,
+        checkpoint, reason, due, scheduled_at, started_at, ended_at, duration_ms, last_seq)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: put_steps
 -- Results of memoised steps.
@@ -64,7 +65,7 @@ ON CONFLICT (project_id, digest, run_id) DO NOTHING;
 
 -- name: take_commands
 -- A command is taken up in the transition that applies it.
-UPDATE run_commands SET taken_seq = ? WHERE project_id = ? AND command_id = ? AND taken_seq IS NULL;
+UPDATE run_commands SET taken_seq = ? WHERE project_id = ? AND run_id = ? AND command_id = ? AND taken_seq IS NULL;
 
 -- name: version_by_hash
 -- Saving the same graph again gives the version it has.
@@ -113,10 +114,6 @@ SELECT command_id, run_id, kind, payload, created_at
 SELECT seq, id, branch_id, epoch, event_time, payload
   FROM run_events WHERE project_id = ? AND run_id = ? AND seq > ? ORDER BY seq LIMIT ?;
 
--- name: load_keys
--- For verify: the keys as they are stored.
-SELECT event_key FROM run_events WHERE project_id = ? AND run_id = ? ORDER BY seq;
-
 -- name: load_blob_uses
 -- For verify and collection.
 SELECT digest, size FROM blobs WHERE project_id = ? AND run_id = ? ORDER BY digest;
@@ -133,9 +130,14 @@ SELECT run_id, workflow, workflow_version, status, created_at, started_at, ended
  ORDER BY created_at DESC, run_id DESC LIMIT ?7;
 
 -- name: add_command
--- Durable before it is acknowledged; the same id twice has no effect.
-INSERT INTO run_commands (project_id, command_id, run_id, kind, payload, created_at) VALUES (?, ?, ?, ?, ?, ?)
-ON CONFLICT (project_id, command_id) DO NOTHING;
+-- Durable before it is acknowledged; the same id twice for a run has no effect.
+INSERT INTO run_commands (project_id, run_id, command_id, kind, payload, created_at) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (project_id, run_id, command_id) DO NOTHING;
+
+-- name: load_command
+-- Whether a command whose id was there already is the same one.
+SELECT command_id, run_id, kind, payload, created_at
+  FROM run_commands WHERE project_id = ? AND run_id = ? AND command_id = ?;
 
 -- name: pending_commands
 -- What the runs of one engine have been asked to do.

@@ -3,11 +3,15 @@
 Commits run on the loop itself while they are fast, because a thread hop costs as much as the fsync; a group that would hold
 the loop up, or that meets another process's write lock, goes to the writer thread. Whichever it is, a transaction holds no
 `await` and no user code, and once begun it ends: the caller may leave, the outcome is the store's.
+
+A file that cannot be written to is read as `frozen.py` says. A file that was removed or replaced while it is open is noticed
+when a lease is renewed, when a run is let go and now and then: nothing is acknowledged for long that nobody can find again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,23 +21,22 @@ from typing import Any, TypeVar, cast
 import apsw
 
 from perdure.clock import Clock, SystemClock
-from perdure.errors import RunNotFound, StoreLocked
-from perdure.ids import DEFAULT_PROJECT, EngineId, RunId, Seq
+from perdure.errors import RunNotFound, StoreDamaged, StoreError, StoreLocked, StoreReadOnly, StoreUnavailable
+from perdure.ids import DEFAULT_PROJECT, EngineId, RunId, Seq, is_text
 from perdure.journal.events import Recorded
 from perdure.journal.states import RunState
 from perdure.store import rows
 from perdure.store.base import (
     BlobUse,
-    Claim,
     Claimable,
     Command,
     Committed,
     EngineRow,
+    Keep,
     LeaseLost,
     LogLine,
     Outcome,
     Rejected,
-    Release,
     RunDump,
     RunExists,
     RunFilter,
@@ -44,27 +47,36 @@ from perdure.store.base import (
 )
 from perdure.store.migrate import plan, read_migrations
 from perdure.store.queries import load_queries
+from perdure.store.sqlite.bindings import fencing, row_writes
 from perdure.store.sqlite.connection import (
     BUSY_TIMEOUT_MS,
     Location,
+    can_write,
     connect,
+    identity_of,
+    is_fatal,
     parse_url,
     set_patience,
+    translate,
     translated,
 )
+from perdure.store.sqlite.frozen import FrozenFile
 
 T = TypeVar("T")
 
 INLINE_BUDGET_SECONDS = 0.004
 """A group that is expected to take longer than this is committed in the writer thread."""
 NEWS_POLL_SECONDS = 0.1
+LOOK_EVERY_SECONDS = 1.0
+"""How often to look whether the file is still there, beside the moments that must not be missed."""
 _PACKAGE = "perdure.store.sqlite"
 
 
 async def open_sqlite(
     url: str, *, project_id: str = DEFAULT_PROJECT, clock: Clock | None = None, inline: bool = False
 ) -> SqliteStore:
-    """Open the file, creating it and bringing its schema up to date. `inline` keeps everything on the caller's thread."""
+    """Open the file, creating it and bringing its schema up to date. One that this process may not write to can be read, and
+    whatever would write raises StoreReadOnly. `inline` keeps everything on the caller's thread."""
     location = parse_url(url)
     store = SqliteStore(url, location, project_id=project_id, clock=clock or SystemClock(), inline=inline)
     try:
@@ -94,25 +106,39 @@ class SqliteStore:
         self._lock = asyncio.Lock()
         self._news_seen = 0
         self._writing: set[asyncio.Future[Any]] = set()
+        self._process = os.getpid()
+        self._is_closed = False
+        self._identity: tuple[int, int] | None = None
+        self._look_again_at = 0.0
+        self._frozen: FrozenFile | None = None
+        self._failure: StoreError | None = None
+        """Why nothing can be written, if so."""
 
     async def open(self) -> None:
-        await self._write(self._open)
+        await self._shielded(self._open)
 
     async def close(self) -> None:
         """Close both connections and end the thread, also when the caller leaves meanwhile."""
+        if self._is_closed or self._process != os.getpid():
+            return
         try:
-            await self._write(self._close)
+            await self._shielded(self._close)
         except asyncio.CancelledError:
             if self._writing:
                 await asyncio.wait(self._writing)
             raise
         finally:
+            self._is_closed = True
             if self._threads is not None:
                 self._threads.shutdown(wait=True)
 
     # The door
 
     async def commit(self, transitions: Sequence[Transition]) -> Sequence[Outcome]:
+        if len(transitions) > 1 and len({transition.run_id for transition in transitions}) < len(transitions):
+            raise ValueError("A group holds at most one transition of a run.")
+        self._require_open()
+        self._require_writable()
         if self._lock.locked() or (
             self._threads is not None and self._pace.expected(transitions) > INLINE_BUDGET_SECONDS
         ):
@@ -136,14 +162,20 @@ class SqliteStore:
         return await self._write(lambda: self._commit(transitions))
 
     def _commit(self, transitions: Sequence[Transition]) -> list[Outcome]:
-        """Write the group in one transaction; if one of it violates a constraint, each in its own."""
+        """Write the group in one transaction. If one of it cannot be written, halve it until that one stands alone."""
         started = time.perf_counter()
+        if started > self._look_again_at or any(type(transition.lease) is not Keep for transition in transitions):
+            self._look_again_at = started + LOOK_EVERY_SECONDS
+            self._require_same_file()
         try:
             outcomes = self._in_transaction(lambda: self._write_group(transitions))
-        except apsw.ConstraintError as error:
+        except StoreError:
+            raise
+        except Exception as error:  # a constraint, or a value of whatever kind that has no form in the database
             if len(transitions) == 1:
-                return [Rejected(str(error))]
-            return [outcome for transition in transitions for outcome in self._commit([transition])]
+                return [Rejected(f"{type(error).__name__}: {error}")]
+            middle = len(transitions) // 2
+            return [*self._commit(transitions[:middle]), *self._commit(transitions[middle:])]
         self._pace.took(transitions, time.perf_counter() - started)
         return outcomes
 
@@ -155,8 +187,9 @@ class SqliteStore:
     def _fence(self, transitions: Sequence[Transition]) -> set[str]:
         """Lock and number the runs' rows; return the runs of which the rest may be written."""
         statements: dict[str, list[tuple[Any, ...]]] = {}
+        now = self._clock.host_seconds()
         for transition in transitions:
-            name, binding = self._fencing(transition)
+            name, binding = fencing(self._project, transition, boot_id=self._boot_id, now=now)
             statements.setdefault(name, []).append(binding)
         return {
             cast("str", run_id)
@@ -173,32 +206,9 @@ class SqliteStore:
                 return Committed()
         return RunExists() if transition.base_seq == 0 else LeaseLost()
 
-    def _fencing(self, transition: Transition) -> tuple[str, tuple[Any, ...]]:
-        run, lease = transition.run, transition.lease
-        key = (self._project, transition.run_id)
-        if transition.base_seq == 0:
-            owner = lease.engine_id if isinstance(lease, Claim) and not lease.lets_go else None
-            return "create_run", (*key, owner, run.epoch, *rows.run_row(run))
-        state = (run.status.value, run.branch_id, *rows.changing_columns(run), run.started_at, run.ended_at)
-        seen = (*key, transition.epoch, transition.base_seq)
-        if isinstance(lease, Claim):
-            alive = (lease.dead, self._boot_id, self._clock.host_seconds())
-            owner = None if lease.lets_go else lease.engine_id
-            return "claim_run", (run.last_seq, run.epoch, owner, *state, *seen, *alive)
-        return "advance_run", (run.last_seq, run.epoch, isinstance(lease, Release), *state, *seen)
-
     def _write_rows(self, transitions: Sequence[Transition]) -> None:
-        project = self._project
-        for name, bindings in (
-            ("create_root_branch", [(project, t.run_id, t.run.branch_id) for t in transitions if t.base_seq == 0]),
-            ("append_events", [(project, t.run_id, *rows.event_row(entry)) for t in transitions for entry in t.events]),
-            ("put_nodes", [(project, t.run_id, *rows.node_row(node)) for t in transitions for node in t.nodes]),
-            ("put_steps", [(project, t.run_id, *rows.step_row(step)) for t in transitions for step in t.steps]),
-            ("use_blobs", [(project, t.run_id, blob.digest, blob.size) for t in transitions for blob in t.blobs]),
-            ("take_commands", [(t.run.last_seq, project, wish) for t in transitions for wish in t.commands]),
-        ):
-            if bindings:
-                self._writer.executemany(self._sql[name], bindings)
+        for name, bindings in row_writes(self._project, transitions):
+            self._writer.executemany(self._sql[name], bindings)
 
     # Workflows
 
@@ -212,7 +222,7 @@ class SqliteStore:
             self._writer.execute(self._sql["insert_version"], (*key, graph.decode(), rows.to_json(dict(source)), at))
             return rows.version_of(self._writer.execute(self._sql["version_by_hash"], key).fetchall()[0])
 
-        return await self._write(lambda: self._in_transaction(save))
+        return await self._transact(save)
 
     async def load_version(self, workflow: str, version: int) -> WorkflowVersion | None:
         found = await self._rows("load_version", (self._project, workflow, version))
@@ -224,7 +234,7 @@ class SqliteStore:
     # Runs
 
     async def load_run(self, run_id: RunId) -> StoredRun | None:
-        return await self._read(lambda: self._load_run(run_id))
+        return await self._read(lambda: self._load_run(run_id)) if is_text(run_id) else None
 
     async def load_state(self, run_id: RunId) -> RunState | None:
         found = await self._rows("load_run", (self._project, run_id))
@@ -234,7 +244,7 @@ class SqliteStore:
         return [rows.event_of(row) for row in await self._rows("load_events", (self._project, run_id, after, limit))]
 
     async def dump_run(self, run_id: RunId) -> RunDump | None:
-        return await self._read(lambda: self._dump_run(run_id))
+        return await self._read(lambda: self._dump_run(run_id)) if is_text(run_id) else None
 
     async def list_runs(self, which: RunFilter, *, before: tuple[int, str] | None, limit: int) -> Sequence[RunSummary]:
         statuses = rows.to_json([status.value for status in which.status]) if which.status else None
@@ -265,7 +275,6 @@ class SqliteStore:
         return RunDump(
             stored=stored,
             events=tuple(rows.event_of(row) for row in self._select("load_events", (*key, 0, -1))),
-            keys=tuple(row[0] for row in self._select("load_keys", key)),
             all_nodes=tuple(rows.node_of_row(row) for row in self._select("load_nodes", (*key, None))),
             version=rows.version_of(version[0]) if version else None,
             blobs=tuple(BlobUse(digest=row[0], size=row[1]) for row in self._select("load_blob_uses", key)),
@@ -274,16 +283,18 @@ class SqliteStore:
     # Commands
 
     async def add_command(self, command: Command) -> bool:
-        binding = (
-            self._project,
-            command.command_id,
-            command.run_id,
-            command.kind,
-            rows.to_json(command.payload),
-            command.created_at,
-        )
+        binding = (self._project, *rows.command_row(command))
+
+        def add() -> bool:
+            self._writer.execute(self._sql["add_command"], binding)
+            if self._writer.changes():
+                return True
+            for found in self._writer.execute(self._sql["load_command"], binding[:3]):
+                rows.require_same_command(command, found)
+            return False
+
         try:
-            return bool(await self._execute("add_command", binding))
+            return await self._transact(add)
         except apsw.ConstraintError as error:
             raise RunNotFound(command.run_id) from error
 
@@ -300,6 +311,7 @@ class SqliteStore:
         )
 
     async def renew_engine(self, engine_id: EngineId, *, ttl_seconds: float) -> bool:
+        self._require_same_file()
         now = self._clock.host_seconds()
         return bool(await self._execute("renew_engine", (now + ttl_seconds, engine_id, self._boot_id, now)))
 
@@ -308,7 +320,7 @@ class SqliteStore:
             self._writer.execute(self._sql["release_owned"], (engine_id,))
             self._writer.execute(self._sql["delete_engine"], (engine_id,))
 
-        await self._write(lambda: self._in_transaction(retire))
+        await self._transact(retire)
 
     async def forget_engines(self, engine_ids: Sequence[EngineId]) -> None:
         await self._execute("forget_engines", (rows.to_json(list(engine_ids)),))
@@ -343,7 +355,7 @@ class SqliteStore:
         def append() -> None:
             self._writer.executemany(self._sql["append_logs"], bindings)
 
-        await self._write(lambda: self._in_transaction(append))
+        await self._transact(append)
 
     async def load_logs(self, run_id: RunId, *, after: int, limit: int) -> Sequence[tuple[int, LogLine]]:
         return [rows.log_of(row) for row in await self._rows("load_logs", (self._project, run_id, after, limit))]
@@ -355,28 +367,54 @@ class SqliteStore:
         deadline = self._clock.monotonic() + timeout_seconds
         while (left := deadline - self._clock.monotonic()) > 0:
             await self._clock.sleep(min(NEWS_POLL_SECONDS, left))
-            # Asked on the writer, which does not count its own commits; not while a thread is using it.
-            if not self._lock.locked() and self._writer.pragma("data_version") != self._news_seen:
-                self._news_seen = self._writer.pragma("data_version")
+            if await self._has_news():
                 return True
         return False
+
+    async def _has_news(self) -> bool:
+        """Ask the writer, which does not count its own commits; not while it is used."""
+        if self._lock.locked() or self._frozen is not None:
+            return False
+        seen, self._news_seen = self._news_seen, await self._write(self._data_version)
+        return self._news_seen != seen
+
+    def _data_version(self) -> int:
+        try:
+            with translated(self.path):
+                # What others hold up is asked again soon; commits must not wait for it here.
+                set_patience(self._writer, 0)
+                try:
+                    return int(self._writer.pragma("data_version"))
+                finally:
+                    set_patience(self._writer, BUSY_TIMEOUT_MS / 1_000)
+        except StoreLocked:
+            return self._news_seen
 
     # Opening and closing
 
     def _open(self) -> None:
+        if not can_write(self.path):
+            self._open_frozen()
+            return
         self._writer = connect(self._location)
         self._connections.append(self._writer)
+        self._identity = identity_of(self.path)
         self._migrate()
         self._reader = connect(self._location, read_only=True)
         self._connections.append(self._reader)
 
+    def _open_frozen(self) -> None:
+        self._frozen = FrozenFile(self.path)
+        self._failure = StoreReadOnly(
+            f"The database {self.path} is read-only. Check the rights of the file and of its folder, or choose another --store."
+        )
+        applied = self._frozen.read(self._applied)
+        if plan(applied, read_migrations(_PACKAGE), where=str(self.path)):
+            raise self._failure
+
     def _migrate(self) -> None:
         known = read_migrations(_PACKAGE)
-        table = "SELECT 1 FROM sqlite_schema WHERE name = 'schema_migrations'"
-        with translated(self.path):
-            applied = self._applied() if self._writer.execute(table).get else {}
-            if not plan(applied, known, where=str(self.path)):
-                return
+        if plan(self._applied(self._writer), known, where=str(self.path)):
             self._in_transaction(lambda: self._apply_migrations(known))
 
     def _apply_migrations(self, known: Sequence[Any]) -> None:
@@ -385,37 +423,68 @@ class SqliteStore:
             "checksum TEXT NOT NULL, applied_at INTEGER NOT NULL) STRICT"
         )
         # Read again under the lock: another process may have been first.
-        for migration in plan(self._applied(), known, where=str(self.path)):
+        for migration in plan(self._applied(self._writer), known, where=str(self.path)):
             self._writer.execute(migration.sql)
             record = (migration.number, migration.name, migration.checksum, self._clock.now_micros())
             self._writer.execute("INSERT INTO schema_migrations VALUES (?, ?, ?, ?)", record)
 
-    def _applied(self) -> dict[int, str]:
-        found = self._writer.execute("SELECT number, checksum FROM schema_migrations").fetchall()
+    def _applied(self, connection: apsw.Connection) -> dict[int, str]:
+        with translated(self.path):
+            if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'schema_migrations'").get:
+                return {}
+            found = connection.execute("SELECT number, checksum FROM schema_migrations").fetchall()
         return {cast("int", number): cast("str", checksum) for number, checksum in found}
 
     def _close(self) -> None:
+        if self._frozen is not None:
+            self._frozen.close()
         while self._connections:
             self._connections.pop().close()
 
     # Getting there
 
     def _in_transaction(self, work: Callable[[], T]) -> T:
+        self._require_writable()
         with translated(self.path):
-            self._writer.execute("BEGIN IMMEDIATE")
             try:
+                self._writer.execute("BEGIN IMMEDIATE")
                 result = work()
                 self._writer.execute("COMMIT")
-            except BaseException:
+            except BaseException as error:
+                if isinstance(error, apsw.Error) and is_fatal(error):
+                    self._failure = translate(error, self.path)
                 if self._writer.in_transaction:
                     self._writer.execute("ROLLBACK")
                 raise
             return result
 
+    def _require_writable(self) -> None:
+        if self._failure is not None:
+            raise type(self._failure)(str(self._failure))
+
+    def _require_same_file(self) -> None:
+        if self._identity is not None and identity_of(self.path) != self._identity:
+            raise StoreDamaged(
+                f"The database {self.path} is gone: it was removed or replaced while it was open. Nothing more is written, "
+                "because nobody could find it again. Put the file back, or start again with another --store."
+            )
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise StoreUnavailable(f"The store {self.url} is closed.")
+        if self._process != os.getpid():
+            raise StoreUnavailable(
+                f"The database {self.path} was opened before this process was forked, which SQLite does not survive. "
+                "Open it after the fork."
+            )
+
     def _select(self, name: str, binding: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         return self._reader.execute(self._sql[name], binding).fetchall()
 
     async def _rows(self, name: str, binding: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        # No row holds a text that is none, and the driver cannot even ask for it.
+        if not all(is_text(value) for value in binding if isinstance(value, str)):
+            return []
         return await self._read(lambda: self._select(name, binding))
 
     async def _execute(self, name: str, binding: tuple[Any, ...]) -> int:
@@ -425,10 +494,20 @@ class SqliteStore:
             self._writer.execute(self._sql[name], binding)
             return self._writer.changes()
 
-        return await self._write(lambda: self._in_transaction(execute))
+        return await self._transact(execute)
+
+    async def _transact(self, work: Callable[[], T]) -> T:
+        try:
+            return await self._write(lambda: self._in_transaction(work))
+        except (apsw.MismatchError, apsw.TooBigError) as error:
+            raise translate(error, self.path) from error
 
     async def _write(self, work: Callable[[], T]) -> T:
-        """Do one writing thing at a time. Shielded: what was begun is finished before the connection is used again."""
+        """Use the writer for one thing at a time."""
+        return await self._shielded(work)
+
+    async def _shielded(self, work: Callable[[], T]) -> T:
+        """Do one thing at a time: what was begun is finished, whoever leaves, before the connections are used again."""
         # A group would have to be left together with the caller; this one outlives a caller that leaves.
         writing = asyncio.ensure_future(self._alone(work))  # noqa: TID251
         self._writing.add(writing)
@@ -442,17 +521,25 @@ class SqliteStore:
     async def _read(self, work: Callable[[], T]) -> T:
         """Run reads in one read transaction, so that they see one state of the database."""
 
-        def read() -> T:
-            with translated(self.path):
-                self._reader.execute("BEGIN")
-                try:
-                    return work()
-                finally:
-                    self._reader.execute("COMMIT")
+        def read_from(connection: apsw.Connection) -> T:
+            self._reader = connection
+            return self._in_read_transaction(work)
 
-        return await self._call(read)
+        frozen = self._frozen
+        if frozen is not None:
+            return await self._call(lambda: frozen.read(read_from))
+        return await self._call(lambda: self._in_read_transaction(work))
+
+    def _in_read_transaction(self, work: Callable[[], T]) -> T:
+        with translated(self.path):
+            self._reader.execute("BEGIN")
+            try:
+                return work()
+            finally:
+                self._reader.execute("COMMIT")
 
     async def _call(self, work: Callable[[], T]) -> T:
+        self._require_open()
         if self._threads is None:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)

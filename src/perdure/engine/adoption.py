@@ -1,0 +1,51 @@
+"""What taking a run over means, given how it is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perdure.engine.driver import Driver, Resolution
+from perdure.ids import EngineId, Epoch
+from perdure.journal.events import Encoded
+from perdure.journal.projection import StepKey
+from perdure.journal.states import MOVING, TERMINAL, RunStatus
+from perdure.store.base import Command, EngineRow, Store, StoredRun
+
+
+async def owner_row(store: Store, owner: EngineId) -> EngineRow | None:
+    """Return what is known of an engine that owns a run."""
+    return next((row for row in await store.list_engines() if row.engine_id == owner), None)
+
+
+def is_lost(stored: StoredRun) -> bool:
+    """Whether the run's owner has left it without a word."""
+    return stored.owner is not None and stored.run.status in MOVING
+
+
+def is_only_ending(stored: StoredRun) -> bool:
+    """Whether no body of the run will run any more, so that its node types are not needed."""
+    is_ending = stored.run.status in TERMINAL or stored.run.status in (RunStatus.CANCELLING, RunStatus.FAILING)
+    return is_ending or any(command.kind == "cancel" for command in stored.commands)
+
+
+def in_order(stored: StoredRun, *, lacks_types: bool) -> Sequence[Command]:
+    """Return the commands in the order in which they apply. One who cannot run the bodies ends the run before all else."""
+    return sorted(stored.commands, key=lambda command: command.kind != "cancel") if lacks_types else stored.commands
+
+
+def steps_of(stored: StoredRun) -> dict[StepKey, Encoded]:
+    """Return the results of memoised steps by what they are found by."""
+    return {(step.node_id, step.name, step.occurrence): step.result for step in stored.steps}
+
+
+def take_up(driver: Driver, engine_id: EngineId, stored: StoredRun, answers: Sequence[Resolution], *, at: int) -> None:
+    """Decide the transition with which the run becomes the engine's. `answers` are what probes say of attempts in doubt."""
+    epoch = Epoch(stored.run.epoch + 1)
+    driver.decider.claim(engine_id, epoch, previous=stored.owner, lost=is_lost(stored), at=at)
+    if driver.projection.run.status is RunStatus.CREATED:
+        driver.decider.start(at=at)
+    told = {command.payload.get("node_id") for command in stored.commands if command.kind == "resolve"}
+    for answer in answers:
+        # What a person has said comes first, and what is quarantined waits for one.
+        if answer.node_id not in told and driver.projection.run.status is not RunStatus.QUARANTINED:
+            driver.resolve(answer, at=at)

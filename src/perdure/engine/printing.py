@@ -1,0 +1,57 @@
+"""Standard output and standard error for processes that run bodies: printing never fails for want of readers.
+
+When a terminal is closed, or whoever read a pipe has ended, the next `print` raises. In a body that would be the failure of
+its node, and of the run for good. So what nobody can read any more is swallowed, and the body goes on.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import sys
+from typing import Any, TextIO
+
+_NOBODY_READS = (errno.EPIPE, errno.EIO)
+"""What writing says to a pipe without a reader, and to a terminal that is gone."""
+
+
+def outlive_readers() -> None:
+    """Let the standard streams of this process, and of programs that it starts, go silent when their reader has left."""
+    sys.stdout = _outliving(sys.stdout)
+    sys.stderr = _outliving(sys.stderr)
+
+
+def _outliving(stream: TextIO) -> TextIO:
+    buffer: object = getattr(stream, "buffer", None)
+    if type(stream) is not io.TextIOWrapper or isinstance(buffer, _Buffer):
+        return stream  # there is none, or somebody has put something else in its place
+    stream.flush()
+    return io.TextIOWrapper(
+        _Buffer(_Descriptor(stream.fileno(), "w", closefd=False)),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
+
+
+class _Buffer(io.BufferedWriter):
+    """Marks streams that have been replaced."""
+
+
+class _Descriptor(io.FileIO):
+    """Writes to a descriptor, which leads nowhere from the moment on when nobody reads it any more."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in _NOBODY_READS:
+                raise
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(nowhere, self.fileno())
+        finally:
+            os.close(nowhere)
+        return super().write(data)

@@ -1,0 +1,184 @@
+"""Asking what became of an attempt that must not be repeated and was lost: the *probe* of its node type.
+
+    def was_charged(doubt: Doubt) -> Answer:
+        charge = bank.find(doubt.idempotency_key)
+        return ("done", charge.receipt) if charge else "retry"
+
+    @node(once=True, probe=was_charged)
+    async def charge(ctx: Context, amount: Decimal) -> str: ...
+
+A probe is asked when the run is taken up, and its answer is recorded in the transition that takes the run up. It may be asked
+several times and by several engines; it only looks. One that raises, takes too long or does not know (None) leaves the node
+in doubt, for a person to resolve.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Literal, cast
+
+import msgspec
+
+from perdure.dispatch.failure import contained
+from perdure.engine.driver import Driver, Resolution
+from perdure.engine.keys import idempotency_key
+from perdure.engine.values import Values
+from perdure.errors import StoreError
+from perdure.graph.handles import Outputs
+from perdure.graph.model import DEFAULT_OUTPUT
+from perdure.graph.plan import Plan
+from perdure.ids import CommandId, NodeId, RunId
+from perdure.journal.states import TERMINAL, NodeState, NodeStatus, RunStatus
+from perdure.store.base import Command, Store, StoredRun
+
+log = logging.getLogger("perdure.probing")
+
+PROBE_SECONDS = 30.0
+"""How long a probe may take."""
+
+Word = Literal["done", "retry", "fail"]
+Answer = Word | tuple[Literal["done"], Any] | None
+"""What a probe may say: that the attempt had its effect (with what the node would have returned, else it is None), that it had
+none and may be repeated, that the node has failed, or that it does not know."""
+
+
+class Doubt(msgspec.Struct, frozen=True, kw_only=True):
+    """What a probe is asked about."""
+
+    run_id: RunId
+    node_id: NodeId
+    attempt: int
+    idempotency_key: str
+    """What the body had as `ctx.idempotency_key`."""
+    restored: Any = None
+    """What the body saved last with `ctx.checkpoint`, if it did."""
+
+
+def nodes_to_probe(stored: StoredRun, plan: Plan) -> list[NodeState]:
+    """Return the nodes that are in doubt once this run is taken up, and that have a probe. A person's word comes first."""
+    run = stored.run
+    is_ending = run.status in TERMINAL or run.status in (RunStatus.CANCELLING, RunStatus.FAILING)
+    if is_ending or any(command.kind == "cancel" for command in stored.commands):
+        return []
+    told = {command.payload.get("node_id") for command in stored.commands if command.kind == "resolve"}
+    return [
+        node
+        for node in stored.nodes
+        if node.status in (NodeStatus.RUNNING, NodeStatus.IN_DOUBT)
+        and node.node_id not in told
+        and plan.nodes[node.node_id].policy.probe is not None
+    ]
+
+
+async def ask_probes(nodes: Sequence[NodeState], stored: StoredRun, plan: Plan, values: Values) -> list[Resolution]:
+    """Return what the probes of these nodes say, as far as they say something."""
+    answers: list[Resolution] = []
+    for node in nodes:
+        probe = plan.nodes[node.node_id].policy.probe
+        assert probe is not None
+        place = {"run_id": stored.run.run_id, "node_id": node.node_id, "attempt": node.attempt}
+        try:
+            said = await _asked(probe, await _doubt(node, stored, values))
+            answer = await _resolution(said, node, values)
+        except Exception as error:  # a probe is the user's code, and may raise and return anything
+            log.warning("probe_failed", extra={**place, "error": f"{type(error).__name__}: {error}"})
+            continue
+        log.info("probe_asked", extra={**place, "answer": None if answer is None else answer.resolution})
+        if answer is not None:
+            answers.append(answer)
+    return answers
+
+
+async def leave_to_probes(driver: Driver, store: Store, *, at: int) -> None:
+    """A run was let go, and bodies that must not be repeated were told to stop: have whoever comes next ask their probes."""
+    if driver.projection.run.status is not RunStatus.SUSPENDED or not driver.has_rested:
+        return  # one that moves is taken up in any case
+    plans = driver.decider.plan.nodes
+    in_doubt = (node for node in driver.projection.nodes.values() if node.status is NodeStatus.IN_DOUBT)
+    if all(plans[node.node_id].policy.probe is None for node in in_doubt):
+        return
+    # Nobody takes up a run that rests, unless it was told something.
+    command = Command(
+        command_id=CommandId(f"probe/{driver.run_id}/{driver.projection.run.last_seq}"),
+        run_id=driver.run_id,
+        kind="resume",
+        payload={"reason": "probes are asked"},
+        created_at=at,
+    )
+    try:
+        await store.add_command(command)
+    except StoreError as error:
+        log.warning("probes_not_asked", extra={"run_id": driver.run_id, "error": str(error)})
+
+
+async def _doubt(node: NodeState, stored: StoredRun, values: Values) -> Doubt:
+    run_id = stored.run.run_id
+    return Doubt(
+        run_id=run_id,
+        node_id=node.node_id,
+        attempt=node.attempt,
+        idempotency_key=idempotency_key(run_id, node),
+        restored=None if node.checkpoint is None else await values.unpack(node.checkpoint),
+    )
+
+
+async def _resolution(said: Any, node: NodeState, values: Values) -> Resolution | None:
+    word, value = cast("tuple[Any, Any]", said) if isinstance(said, tuple) else (said, None)
+    if word is None:
+        return None
+    if word not in ("done", "retry", "fail"):
+        raise ValueError(f"a probe answers 'done', ('done', value), 'retry', 'fail' or None, not {said!r:.100}")
+    outputs: dict[str, str] = {}
+    if word == "done":
+        named = value.handles() if isinstance(value, Outputs) else {DEFAULT_OUTPUT: value}
+        encoded, blobs = await values.pack_all(named, where=f"the probe of node {node.node_id!r}")
+        outputs = {name: bytes(raw).decode() for name, raw in encoded.items()}
+        return Resolution(
+            node_id=node.node_id, resolution="done", attempt=node.attempt, outputs=outputs, blobs=blobs, by="probe"
+        )
+    return Resolution(node_id=node.node_id, resolution=word, attempt=node.attempt, by="probe")
+
+
+async def _asked(probe: Callable[..., Any], doubt: Doubt) -> Any:
+    async with asyncio.timeout(PROBE_SECONDS):
+        try:
+            answer = probe(doubt) if inspect.iscoroutinefunction(probe) else await _in_thread(lambda: probe(doubt))
+            return await answer if inspect.isawaitable(answer) else answer
+        except asyncio.CancelledError as error:
+            if cast("asyncio.Task[Any]", asyncio.current_task()).cancelling():
+                raise
+            raise RuntimeError("the probe has cancelled itself") from error
+        except SystemExit as error:
+            raise contained(error) from error
+
+
+async def _in_thread(function: Callable[[], Any]) -> Any:
+    """Call it in a thread of its own, which nobody waits for when it takes too long: not even the end of the program."""
+    loop = asyncio.get_running_loop()
+    answered: asyncio.Future[Any] = loop.create_future()
+
+    def settle(answer: Any, error: BaseException | None) -> None:
+        if answered.done():
+            return
+        if error is None:
+            answered.set_result(answer)
+        else:
+            answered.set_exception(contained(error))
+
+    def call() -> None:
+        answer: Any = None
+        problem: BaseException | None = None
+        try:
+            answer = function()
+        except BaseException as error:  # it is for whoever waits, whatever it is
+            problem = error
+        with suppress(RuntimeError):  # the loop has closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, answer, problem)
+
+    threading.Thread(target=call, name="perdure-probe", daemon=True).start()
+    return await answered

@@ -1,0 +1,57 @@
+"""What can be said when a run is started: its name, its settings, and whether it is the one that is there already."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import msgspec
+
+from perdure.engine.values import Values
+from perdure.graph.policy import is_duration
+from perdure.ids import RunId, is_text
+from perdure.journal import events as e
+from perdure.journal.states import RunState
+from perdure.store.codecs import blob_refs, canonical
+
+
+def checked_run_id(run_id: str) -> RunId:
+    """Return a run's id as it was given. Raises ValueError if it is empty or no text that a database can hold."""
+    if not isinstance(run_id, str) or not run_id or not is_text(run_id) or "\x00" in run_id:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"run_id={run_id!r} names no run: give a text that is not empty, or leave it out")
+    return RunId(run_id)
+
+
+def run_settings(
+    *, durability: e.Durability | None, on_failure: e.OnFailure | None, timeout: float | timedelta | None
+) -> e.RunSettings:
+    """Return the settings of a run. Raises ValueError for one that does not exist."""
+    if timeout is not None and not is_duration(timeout, above=timedelta(0)):
+        raise ValueError(f"timeout={timeout!r} is no time above zero, in seconds or as a timedelta")
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    chosen = {"durability": durability, "on_failure": on_failure, "timeout_seconds": seconds}
+    try:
+        return msgspec.convert({key: value for key, value in chosen.items() if value is not None}, e.RunSettings)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"a setting of the run is wrong: {error}") from None
+
+
+async def differences(there: RunState, created: e.RunCreated, values: Values) -> AsyncIterator[str]:
+    """Yield in what the run that is there was started differently."""
+    if there.workflow != created.workflow:
+        yield "workflow"
+    elif there.graph_hash != created.graph_hash:
+        yield f"version {there.version} of the workflow"
+    for name in sorted(there.inputs.keys() | created.inputs.keys()):
+        one, other = there.inputs.get(name), created.inputs.get(name)
+        if one is None or other is None or not await _are_equal(one, other, values):
+            yield f"input {name!r}"
+
+
+async def _are_equal(one: e.Encoded, other: e.Encoded, values: Values) -> bool:
+    if canonical(one) == canonical(other):
+        return True
+    if not blob_refs(one) and not blob_refs(other):
+        return False
+    # What is kept apart from the run depends on a setting of the engine that started it.
+    return canonical(await values.inlined(one)) == canonical(await values.inlined(other))

@@ -1,0 +1,56 @@
+"""Transitions as what the writing statements of `queries.sql` are given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from perdure.store import rows
+from perdure.store.base import Claim, Release, Transition
+
+Binding = tuple[Any, ...]
+
+
+def fencing(project: str, transition: Transition, *, boot_id: str, now: float) -> tuple[str, Binding]:
+    """Return the statement that locks and numbers the transition's run, and its binding. `now` is the host's clock."""
+    run, lease = transition.run, transition.lease
+    key = (project, transition.run_id)
+    if transition.base_seq == 0:
+        owner = lease.engine_id if isinstance(lease, Claim) and not lease.lets_go else None
+        return "create_run", (*key, owner, run.epoch, *rows.run_row(run))
+    if transition.only_steps:
+        return "step_run", (run.last_seq, *key, transition.epoch, transition.base_seq)
+    state = (run.status, run.branch_id, *rows.changing_columns(run), run.started_at, run.ended_at)
+    seen = (*key, transition.epoch, transition.base_seq)
+    if isinstance(lease, Claim):
+        owner = None if lease.lets_go else lease.engine_id
+        return "claim_run", (run.last_seq, run.epoch, owner, *state, *seen, lease.dead, boot_id, now)
+    return "advance_run", (run.last_seq, run.epoch, isinstance(lease, Release), *state, *seen)
+
+
+def row_writes(project: str, transitions: Sequence[Transition]) -> Iterator[tuple[str, list[Binding]]]:
+    """Yield the statements that write the rest of what has passed the fence, with their bindings, in order."""
+    branches: list[Binding] = []
+    events: list[Binding] = []
+    nodes: list[Binding] = []
+    others: dict[str, list[Binding]] = {}
+    for transition in transitions:
+        key = (project, transition.run_id)
+        if transition.base_seq == 0:
+            branches.append((*key, transition.run.branch_id))
+        events += rows.event_rows(key, transition.events)
+        nodes += rows.node_rows(key, transition.nodes)
+        if transition.steps:
+            others.setdefault("put_steps", []).extend((*key, *rows.step_row(step)) for step in transition.steps)
+        if transition.blobs:
+            others.setdefault("use_blobs", []).extend((*key, blob.digest, blob.size) for blob in transition.blobs)
+        if transition.commands:
+            seq = transition.run.last_seq
+            others.setdefault("take_commands", []).extend((seq, *key, command) for command in transition.commands)
+    if branches:
+        yield "create_root_branch", branches
+    if events:
+        yield "append_events", events
+    if nodes:
+        yield "put_nodes", nodes
+    yield from others.items()

@@ -1,0 +1,208 @@
+"""What cannot go on says so and says what can be done; what could go on wrongly warns."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+
+import pytest
+
+from tests.cli.conftest import FAILING, GATED, PERDURE, Cli, read_until
+from tests.cli.test_resume import killed_at_the_gate
+
+pytestmark = pytest.mark.slow
+
+ONCE = """
+import os, time
+from perdure import node, workflow
+
+@node(once=True)
+def pay(amount: int) -> str:
+    while not os.path.exists("open"):
+        time.sleep(0.01)
+    return "paid"
+
+@workflow
+def buy(amount: int) -> str:
+    return pay(amount)
+"""
+
+CLOSURES = """
+import os, time
+from perdure import node, workflow
+
+def build(k):
+    @node
+    def add(n: int) -> int:
+        while not os.path.exists("open"):
+            time.sleep(0.01)
+        return n + k
+
+    @workflow(name="build")
+    def built(n: int) -> int:
+        return add(n)
+
+    return built
+
+last = build(5)
+"""
+
+
+def in_doubt(cli: Cli) -> None:
+    """Leave run `r1` with a node that must run at most once, and was lost half-way."""
+    cli.write("flow.py", ONCE)
+    process = cli.start("run", "flow.py", "--run-id", "r1", "-i", "amount=3")
+    read_until(process, "pay started")
+    process.kill()
+    process.wait(timeout=30)
+    assert cli("resume", "r1").returncode == 3
+
+
+@pytest.mark.parametrize("again", [("resume", "r1"), ("run", "flow.py", "--run-id", "r1", "-i", "n=5")])
+def test_a_failed_run_says_that_it_is_final_and_how_to_start_again(cli: Cli, again: tuple[str, ...]):
+    cli.write("flow.py", FAILING)
+    first = cli("run", "flow.py", "--run-id", "r1", "-i", "n=5")
+
+    done = cli(*again)
+
+    command = "perdure run flow.py:failing --input n=5"
+    assert done.returncode == 1
+    assert done.stdout.endswith(
+        f"start it again, from the beginning: {command}\n"
+        "Run r1 failed before, and that is final: this version cannot go on with such a run.\n"
+    )
+    assert command in first.stdout
+    assert "final" not in first.stdout
+    cli.write("flow.py", FAILING.replace('raise ValueError(f"no {n} today")', "return n"))
+    assert cli(*command.split()[1:]).stdout.endswith("\n5\n")
+
+
+def test_a_cancelled_run_says_that_it_is_final(cli: Cli):
+    cli.write("flow.py", GATED)
+    killed_at_the_gate(cli)
+    cli("cancel", "r1")
+
+    done = cli("resume", "r1")
+
+    assert done.returncode == 4
+    assert "r1 was cancelled before, and that is final" in done.stdout
+    assert "perdure run flow.py:gated\n" in done.stdout
+
+
+def test_a_command_to_start_again_survives_a_shell(cli: Cli):
+    cli.write("flow.py", FAILING.replace("n: int = 7", "n: str").replace("n: int", "n: str"))
+    failed = cli("run", "flow.py", "-i", 'n=it\'s "quoted" $HOME')
+
+    command = failed.stdout.rpartition("from the beginning: ")[2].strip().removeprefix("perdure ")
+    again = subprocess.run(
+        f"{' '.join(PERDURE)} {command}", shell=True, cwd=cli.folder, capture_output=True, text=True, check=False
+    )
+
+    assert again.returncode == 1
+    assert 'ValueError: no it\'s "quoted" $HOME today' in again.stdout
+
+
+@pytest.mark.parametrize("command", ["events", "logs"])
+def test_following_a_run_that_nobody_drives_says_so_and_waits(cli: Cli, command: str):
+    cli.write("flow.py", GATED)
+    killed_at_the_gate(cli)
+
+    following = cli.start(command, "r1", "--follow")
+    assert following.stderr is not None
+    said = [following.stderr.readline() for _ in range(2)]
+    assert following.poll() is None
+    cli.write("open", "")
+    cli("resume", "r1")
+    following.communicate(timeout=30)
+
+    assert said == [
+        "perdure: waiting for run r1, but no engine drives it\n",
+        "perdure: continue: perdure resume r1\n",
+    ]
+    assert following.returncode == 0
+
+
+def test_following_a_run_that_is_driven_says_nothing(cli: Cli):
+    cli.write("flow.py", GATED)
+    running = cli.start("run", "flow.py", "--run-id", "r1")
+    read_until(running, "gate started")
+
+    following = cli.start("events", "r1", "--follow")
+    read_until(following, "gate started")
+    cli.write("open", "")
+
+    assert following.communicate(timeout=30)[1] == ""
+
+
+def test_interrupted_runs_can_be_listed(cli: Cli):
+    cli.write("flow.py", GATED)
+    killed_at_the_gate(cli)
+    cli.write("open", "")
+    cli("run", "flow.py", "--run-id", "r2")
+
+    assert [run["run_id"] for run in cli.json("list", "--status", "interrupted")] == ["r1"]
+    assert len(cli.json("list", "--status", "interrupted", "--status", "completed")) == 2
+    cli("resume", "r1")
+    assert cli("list", "--status", "interrupted").stdout == "No runs.\n"
+
+
+def test_the_first_word_about_a_node_in_doubt_counts(cli: Cli):
+    in_doubt(cli)
+
+    first = cli("resolve", "r1", "pay", "done")
+    other = cli("resolve", "r1", "pay", "retry")
+
+    assert "pay of run r1: done, with null as its output. `perdure resume r1` goes on." in first.stdout
+    assert other.returncode == 2
+    assert "it was resolved as 'done' before" in other.stderr
+    assert cli.json("resolve", "r1", "pay", "retry")["error"]["code"] == "not_in_doubt"
+    assert cli("resume", "r1").returncode == 0
+
+
+def test_what_to_do_about_a_node_in_doubt_is_said_in_full(cli: Cli):
+    in_doubt(cli)
+
+    shown = cli("show", "r1").stdout
+    unquoted = cli("resolve", "r1", "pay", "done", "--output", "paid")
+    quoted = cli("resolve", "r1", "pay", "done", "--output", '"paid"')
+
+    assert "perdure resolve r1 pay done --output JSON (or retry, or fail)" in shown
+    assert """quote it: --output '"paid"'""" in unquoted.stderr
+    assert quoted.returncode == 0
+    assert cli("resume", "r1").stdout.endswith("\npaid\n")
+
+
+def test_a_renamed_node_is_named_with_the_file_that_had_it(cli: Cli):
+    cli.write("flow.py", GATED)
+    killed_at_the_gate(cli)
+    cli.write("flow.py", GATED.replace("def last(", "def final(").replace("last(gate", "final(gate"))
+
+    done = cli("resume", "r1")
+
+    assert done.returncode == 2
+    assert f"needs the node types flow.last, which {cli.folder / 'flow.py'} does not declare (any more)" in done.stderr
+
+
+def test_a_node_type_with_a_closure_is_warned_of_when_it_is_loaded_again(cli: Cli):
+    cli.write("flow.py", CLOSURES)
+    process = cli.start("run", "flow.py", "--run-id", "r1", "-i", "n=1")
+    read_until(process, "add started")
+    process.send_signal(signal.SIGKILL)
+    process.wait(timeout=30)
+    cli.write("open", "")
+
+    done = cli("resume", "r1")
+
+    assert done.returncode == 0
+    assert "flow.build.<locals>.add is declared inside a function and uses k from there" in done.stderr
+
+
+def test_an_edited_workflow_under_an_old_id_says_how_to_go_on(cli: Cli):
+    cli.write("flow.py", GATED)
+    killed_at_the_gate(cli)
+    cli.write("flow.py", GATED.replace("return last(gate(first()))", "return gate(first())"))
+
+    done = cli("run", "flow.py", "--run-id", "r1")
+
+    assert done.returncode == 2
+    assert "go on with it as it was started (`perdure resume r1`)" in done.stderr

@@ -1,0 +1,125 @@
+"""A run does not fail for want of readers: the terminal is closed, or the other end of a pipe, while its bodies print."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.cli.conftest import PERDURE, Cli, read_until
+
+pytestmark = pytest.mark.slow
+
+TALKING = """
+import os, sys, time
+from perdure import node, workflow
+
+@node{options}
+def talk() -> int:
+    for number in range(10_000):
+        print("line", number, flush=True)
+        print("aside", number, file=sys.stderr, flush=True)
+        with open("count", "w") as count:
+            count.write(str(number))
+        time.sleep(0.01)
+        if os.path.exists("open"):
+            return number
+    raise AssertionError("nobody opened")
+
+@node{options}
+def after(n: int) -> str:
+    print("after")
+    return "done"
+
+@workflow
+def talking() -> str:
+    return after(talk())
+"""
+PLACES = pytest.mark.parametrize("options", ["", '(executor="process")'], ids=["thread", "process"])
+
+
+def let_it_talk_to_nobody(cli: Cli) -> None:
+    """Wait until the body has printed a hundred lines more, then let it end."""
+    deadline = time.monotonic() + 30
+    enough = printed(cli) + 100
+    while printed(cli) < enough:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    cli.write("open", "")
+
+
+def printed(cli: Cli) -> int:
+    count = cli.folder / "count"
+    return int(count.read_text() or 0) if count.exists() else 0
+
+
+@PLACES
+def test_a_run_whose_pipe_is_closed_goes_on_in_silence(cli: Cli, options: str):
+    cli.write("flow.py", TALKING.format(options=options))
+    process = cli.start("run", "flow.py", "--run-id", "r1")
+    read_until(process, "talk started")
+
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    process.stderr.close()
+    let_it_talk_to_nobody(cli)
+    exit_code = process.wait(timeout=30)
+
+    assert exit_code == 0
+    shown = cli.json("show", "r1")
+    assert (shown["status"], shown["outputs"]) == ("completed", {"output": "done"})
+
+
+@PLACES
+def test_a_run_whose_terminal_is_closed_is_left_to_be_resumed(cli: Cli, options: str):
+    cli.write("flow.py", TALKING.format(options=options))
+    terminal, inner = pty.openpty()
+    process = subprocess.Popen(
+        [*PERDURE, "run", "flow.py", "--run-id", "r1"],
+        cwd=cli.folder,
+        env=cli.environment | {"TERM": "xterm-256color"},
+        stdin=inner,
+        stdout=inner,
+        stderr=inner,
+        start_new_session=True,
+    )
+    os.close(inner)
+    while b"0 of 2 nodes" not in os.read(terminal, 65_536):
+        pass
+
+    os.close(terminal)
+    process.send_signal(signal.SIGHUP)  # what the kernel sends to whoever a terminal belonged to
+    let_it_talk_to_nobody(cli)
+    exit_code = process.wait(timeout=30)
+
+    assert exit_code == 128 + signal.SIGHUP
+    assert cli.json("show", "r1")["status"] == "running"
+    resumed = cli("resume", "r1")
+    assert resumed.returncode == 0
+    assert resumed.stdout.endswith("done\n")
+    assert "talk started" not in resumed.stdout  # its completion was recorded while the run was let go
+
+
+def test_commands_that_only_look_end_when_nobody_reads(cli: Cli):
+    cli.write("flow.py", TALKING.format(options=""))
+    cli.write("open", "")
+    cli("run", "flow.py", "--run-id", "r1")
+
+    done = subprocess.run(
+        f"{' '.join(PERDURE)} events r1 | head -1",
+        shell=True,
+        cwd=cli.folder,
+        env=cli.environment,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+    assert len(done.stdout.splitlines()) == 1
+    assert done.stderr == ""

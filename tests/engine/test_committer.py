@@ -1,0 +1,223 @@
+"""What the committer promises those who decide: each hears what became of its own, and nobody suffers for another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import asyncpg
+import pytest
+
+from perdure.clock import SystemClock
+from perdure.engine.committer import Committer
+from perdure.errors import StoreError, StoreLocked
+from perdure.ids import RunId
+from perdure.store.base import Committed, LeaseLost, Outcome, Rejected, Store, Transition
+from perdure.store.opening import open_store
+from perdure.testing.proxy import StoreProxy
+from tests.store.builders import Draft, save_workflow, started
+
+NO_TEXT = "half \ud800 pair"
+
+
+class Decided:
+    """A source that has decided something. `heard` is told what became of it, one after the other."""
+
+    def __init__(self, *transitions: Transition) -> None:
+        self.transitions = list(transitions)
+        self.heard: asyncio.Queue[Outcome | StoreError] = asyncio.Queue()
+        self.asked = 0
+
+    def next_transition(self) -> Transition | None:
+        self.asked += 1
+        return self.transitions.pop(0) if self.transitions else None
+
+    def committed(self, transition: Transition, outcome: Outcome) -> None:
+        self.heard.put_nowait(outcome)
+
+    def storage_failed(self, error: StoreError) -> None:
+        self.heard.put_nowait(error)
+
+
+@asynccontextmanager
+async def committing(store: Store, *, patience_seconds: float = 30) -> AsyncIterator[Committer]:
+    committer = Committer(store, SystemClock(), patience_seconds=patience_seconds)
+    task = asyncio.create_task(committer.run())
+    try:
+        yield committer
+        assert not task.done()
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+@pytest.fixture
+async def store(store_url: str) -> AsyncIterator[Store]:
+    store = await open_store(store_url)
+    await save_workflow(store)
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def postgres(postgres_url: str) -> AsyncIterator[Store]:
+    store = await open_store(postgres_url)
+    await save_workflow(store)
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def raw(postgres_url: str) -> AsyncIterator[Any]:
+    """A session of somebody else."""
+    connection = await asyncpg.connect(postgres_url)
+    yield connection
+    await connection.close()
+
+
+async def begin(store: Store, *names: str) -> list[Draft]:
+    drafts = [started(name) for name in names]
+    assert list(await store.commit([draft.transition() for draft in drafts])) == [Committed()] * len(names)
+    return drafts
+
+
+async def heard(*sources: Decided) -> list[Outcome | StoreError]:
+    async with asyncio.timeout(10):
+        return [await source.heard.get() for source in sources]
+
+
+# What cannot be written
+
+
+@pytest.mark.parametrize("company", [0, 5])
+async def test_a_text_that_is_none_harms_only_its_own_run(store: Store, company: int) -> None:
+    bad = [Decided(started(NO_TEXT).transition()), Decided(started().step("step0", NO_TEXT, 1).transition())]
+    others = [Decided(started().transition()) for _ in range(company)]
+
+    async with committing(store) as committer:
+        for source in (*others, *bad):
+            committer.submit(source)
+        outcomes = await heard(*bad)
+        assert await heard(*others) == [Committed()] * company
+        after = Decided(started().transition())
+        committer.submit(after)
+        assert await heard(after) == [Committed()]
+
+    for outcome in outcomes:
+        assert isinstance(outcome, Rejected)
+        assert "surrogates" in outcome.problem
+
+
+class BrokenFor(StoreProxy):
+    """A store that knows no errors of ours for some of what it is given."""
+
+    def __init__(self, inner: Store, run_id: str) -> None:
+        super().__init__(inner)
+        self._run_id = run_id
+
+    async def passing(self, name: str, call: Callable[[], Awaitable[Any]], *args: Any) -> Any:
+        if name == "commit" and self._run_id in [transition.run_id for transition in args[0]]:
+            raise RuntimeError("not this one")
+        return await call()
+
+
+async def test_whatever_the_store_raises_ends_no_other_run(store: Store) -> None:
+    bad = Decided(started("bad").transition())
+    others = [Decided(started().transition()) for _ in range(6)]
+
+    async with committing(BrokenFor(store, "bad").as_store) as committer:
+        for source in (*others[:3], bad, *others[3:]):
+            committer.submit(source)
+        assert await heard(*others) == [Committed()] * 6
+        assert await heard(bad) == [Rejected("RuntimeError: not this one")]
+
+
+# Runs that somebody holds
+
+
+async def test_a_busy_run_makes_no_other_wait_and_goes_on_when_it_is_free(postgres: Store, raw: Any) -> None:
+    locked, *free = await begin(postgres, "locked", "a", "b", "c")
+    held = Decided(locked.next_node(0).transition(), locked.next_node(1).transition())
+    loop = asyncio.get_running_loop()
+
+    async with committing(postgres) as committer:
+        async with raw.transaction():
+            await raw.execute("SELECT FROM run_state WHERE run_id = 'locked' FOR UPDATE")
+            began = loop.time()
+            committer.submit(held)
+            for number in range(8):
+                others = [Decided(draft.next_node(number).transition()) for draft in free]
+                for source in others:
+                    committer.submit(source)
+                committer.submit(held)
+                assert await heard(*others) == [Committed()] * 3
+            assert loop.time() - began < 2.5
+            assert held.heard.empty()
+            assert held.asked == 1
+        assert await heard(held, held) == [Committed(), Committed()]
+
+    state = await postgres.load_state(RunId("locked"))
+    assert state == locked.projection.run
+
+
+async def test_patience_with_a_busy_run_ends_for_that_run_alone(postgres: Store, raw: Any) -> None:
+    locked, free = await begin(postgres, "locked", "free")
+    held = Decided(locked.next_node(0).transition())
+    other = Decided(free.next_node(0).transition())
+
+    async with committing(postgres, patience_seconds=0.3) as committer:
+        async with raw.transaction():
+            await raw.execute("SELECT FROM run_state WHERE run_id = 'locked' FOR UPDATE")
+            committer.submit(held)
+            committer.submit(other)
+            assert await heard(other) == [Committed()]
+            (error,) = await heard(held)
+        assert isinstance(error, StoreLocked)
+        assert "'locked'" in str(error)
+        after = Decided(free.next_node(1).transition())
+        committer.submit(after)
+        assert await heard(after) == [Committed()]
+
+
+async def test_a_run_that_was_loaded_again_while_it_was_busy_is_offered_once_at_a_time(
+    postgres: Store, raw: Any
+) -> None:
+    (locked,) = await begin(postgres, "locked")
+    stale = Decided(locked.next_node(0).transition())
+    stored = await postgres.load_run(RunId("locked"))
+    assert stored is not None
+    fresh = Decided(Draft.continued(stored).complete_node("step0").begin_node("other").transition())
+    offered: list[list[RunId]] = []
+
+    async with committing(Noting(postgres, offered).as_store) as committer:
+        async with raw.transaction():
+            await raw.execute("SELECT FROM run_state WHERE run_id = 'locked' FOR UPDATE")
+            committer.submit(stale)
+            async with asyncio.timeout(5):
+                while not offered:
+                    await asyncio.sleep(0.01)
+            committer.submit(fresh)
+            async with asyncio.timeout(5):
+                while len(offered) < 6:
+                    await asyncio.sleep(0.01)
+        outcomes = await heard(stale, fresh)
+
+    assert {type(outcome) for outcome in outcomes} == {Committed, LeaseLost}
+    assert all(group == ["locked"] for group in offered)
+
+
+class Noting(StoreProxy):
+    """Writes down which runs were offered together."""
+
+    def __init__(self, inner: Store, offered: list[list[RunId]]) -> None:
+        super().__init__(inner)
+        self._offered = offered
+
+    async def passing(self, name: str, call: Callable[[], Awaitable[Any]], *args: Any) -> Any:
+        if name == "commit":
+            group: Sequence[Transition] = args[0]
+            self._offered.append([transition.run_id for transition in group])
+        return await call()

@@ -1,0 +1,304 @@
+"""The life of an engine: when it can be used, and that it can always end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from perdure import Engine, EngineSettings, node, workflow
+from perdure.errors import EngineStopped, RunIdTaken
+from perdure.ids import RunId
+from perdure.journal.states import RunStatus
+from perdure.testing.loop import run_virtual
+from tests.crash.backends import opened_store
+from tests.engine.engines import engine_on
+
+
+@node
+async def plain(x: int) -> int:
+    return x
+
+
+@node
+async def stubborn(x: int) -> int:
+    """Never end, whoever asks."""
+    while True:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(3_600)
+
+
+@node
+async def patient(x: int) -> int:
+    await asyncio.sleep(3_600)
+    return x
+
+
+@node
+async def length(text: str) -> int:
+    return len(text)
+
+
+@workflow
+def plainly(x: int) -> int:
+    return plain(x)
+
+
+@workflow
+def stubbornly(x: int) -> int:
+    return stubborn(x)
+
+
+@workflow
+def patiently(x: int) -> int:
+    return patient(x)
+
+
+@workflow
+def measured(text: str) -> int:
+    return length(text)
+
+
+# Ending
+
+
+def test_a_body_that_swallows_every_cancellation_is_left_behind(sqlite_url: str, caplog: pytest.LogCaptureFixture):
+    async def main() -> None:
+        async with opened_store(sqlite_url) as store:
+            engine = await engine_on(store).__aenter__()
+            await engine.start(stubbornly, run_id="run", x=1)
+            await asyncio.sleep(1)
+            stopping = asyncio.get_running_loop().create_task(engine.stop(grace_seconds=2))
+            await asyncio.sleep(3)
+            stored = await store.load_run(RunId("run"))
+            assert stored is not None
+            assert stored.owner is None
+            assert await store.list_engines() == []  # others need not wait for the body
+            await asyncio.wait((stopping,), timeout=10)
+            assert stopping.done()
+            await stopping
+
+    with caplog.at_level(logging.ERROR):
+        run_virtual(main())
+
+    (said,) = (record for record in caplog.records if record.message == "bodies_left_behind")
+    assert said.tasks == ["run run"]  # type: ignore[attr-defined]
+
+
+PROGRAM = """
+import asyncio, sys
+from perdure import Context, Engine, node, workflow
+
+@node
+async def stubborn(x: int) -> int:
+    print("running", flush=True)
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            pass
+
+@node
+async def long(x: int) -> int:
+    print("running", flush=True)
+    await asyncio.sleep(1.5)
+    return x
+
+@workflow
+def stubbornly(x: int) -> int:
+    return stubborn(x)
+
+@workflow
+def chain(x: int) -> int:
+    return long(long(x))
+"""
+
+
+Start = Callable[[str], subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start a program with the workflows above and this script, in a folder of its own. None outlives the test."""
+    with ExitStack() as stack:
+
+        def begin(script: str) -> subprocess.Popen[str]:
+            (tmp_path / "program.py").write_text(PROGRAM + textwrap.dedent(script))
+            command = [sys.executable, "program.py"]
+            process = subprocess.Popen(command, cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            return process
+
+        yield begin
+
+
+def until_running(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    assert process.stdout.readline() == "running\n"
+
+
+def test_a_program_ends_though_a_body_of_it_does_not(start: Start):
+    process = start(
+        """
+        from perdure.engine import background
+        background.STUBBORN_SECONDS = 1
+
+        async def main():
+            async with Engine("sqlite:///perdure.db") as opened:
+                await opened.start(stubbornly, x=1)
+                await asyncio.sleep(0.5)
+                await opened.stop(grace_seconds=0)
+            print("stopped", flush=True)
+
+        asyncio.run(main())
+        print("ended", flush=True)
+        """,
+    )
+    out, err = process.communicate(timeout=60)
+
+    assert out.split() == ["running", "stopped", "ended"]
+    assert process.returncode == 0, err
+    assert "destroyed" not in err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 128 + signal.SIGTERM)])
+def test_an_interrupted_run_says_what_happens_and_how_to_go_on(start: Start, number: int, code: int):
+    process = start('chain.options(run_id="mine").run(x=1)')
+    until_running(process)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+
+    assert process.returncode == code
+    assert "perdure: stopping; nodes that run have up to 20 s to end" in err
+    assert "`perdure resume mine`" in err
+    assert err.count("  File ") <= 6
+    again = start('print(chain.options(run_id="mine").run(x=1))')
+    out, _ = again.communicate(timeout=60)
+    assert out.split() == ["running", "1"]  # the first node was allowed to end
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_second_signal_ends_the_program_at_once(start: Start, number: int):
+    process = start("stubbornly.run(x=1)")
+    until_running(process)
+    process.send_signal(number)
+    assert process.stderr is not None
+    process.stderr.readline()
+    process.send_signal(number)
+    process.communicate(timeout=15)
+
+    assert process.returncode == -number
+
+
+def test_signals_mean_afterwards_what_they_meant_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+
+    def mine(number: int, frame: object) -> None: ...
+
+    before = signal.signal(signal.SIGTERM, mine)
+    try:
+        assert plainly.run(x=1) == 1
+        assert signal.getsignal(signal.SIGTERM) is mine
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        assert plainly.run(x=1) == 1
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+# Being open
+
+
+async def test_an_engine_that_is_not_open_says_so(sqlite_url: str):
+    engine = Engine(sqlite_url)
+    for call in (engine.start(plainly, x=1), engine.get("run"), engine.list(), engine.adopt("run")):
+        with pytest.raises(EngineStopped, match="async with"):
+            await call
+    await engine.stop()
+
+
+async def test_an_engine_that_has_stopped_says_so(sqlite_url: str):
+    async with Engine(sqlite_url) as engine:
+        run = await engine.start(plainly, x=1)
+        await run.result()
+    for call in (run.status, run.result, run.load, run.cancel, engine.list):
+        with pytest.raises(EngineStopped, match="has stopped"):
+            await call()
+    with pytest.raises(EngineStopped, match="once"):
+        await engine.__aenter__()
+
+
+async def test_an_engine_belongs_to_the_process_that_opened_it(sqlite_url: str):
+    async with Engine(sqlite_url) as engine:
+        reader, writer = os.pipe()
+        if (child := os.fork()) == 0:
+            try:
+                _ = engine.store
+                os.write(writer, b"used")
+            except EngineStopped as refusal:
+                os.write(writer, str(refusal).encode())
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)  # noqa: ASYNC222  # it ends at once
+        os.close(writer)
+        said = os.read(reader, 1_000).decode()
+        os.close(reader)
+        assert "fork" in said
+        assert await (await engine.start(plainly, x=3)).result() == 3
+
+
+# What can be asked for
+
+
+@pytest.mark.parametrize("timeout", [-1, 0, float("nan"), float("inf"), "3"])
+async def test_a_timeout_is_a_time(sqlite_url: str, timeout: float):
+    async with Engine(sqlite_url) as engine:
+        with pytest.raises(ValueError, match="timeout"):
+            await engine.start(plainly, run_id="run", x=1, timeout=timeout)
+        assert await engine.list() == []
+
+
+@pytest.mark.parametrize("run_id", ["", "half \ud800", "nul \x00"])
+async def test_an_id_is_a_text(store_url: str, run_id: str):
+    async with Engine(store_url) as engine:
+        with pytest.raises(ValueError, match="run_id"):
+            await engine.start(plainly, run_id=run_id, x=1)
+        assert await (await engine.start(plainly, x=2)).result() == 2
+
+
+async def test_a_reason_may_be_any_text(store_url: str):
+    async with Engine(store_url) as engine:
+        run = await engine.start(patiently, x=1)
+        await run.cancel("half \ud800")
+        ended = await run.wait()
+        assert ended.status is RunStatus.CANCELLED
+        assert ended.reason == "half \\ud800"
+
+
+async def test_only_workflows_are_started_and_only_known_statuses_listed(sqlite_url: str):
+    async with Engine(sqlite_url) as engine:
+        with pytest.raises(TypeError, match="inside a @workflow"):
+            await engine.start(plain, x=1)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=r"nonsense.*completed"):
+            await engine.list(status="nonsense")
+
+
+async def test_the_same_inputs_are_the_same_wherever_they_are_kept(sqlite_url: str):
+    text = "z" * 3_000
+    async with Engine(sqlite_url) as engine:
+        assert await (await engine.start(measured, run_id="run", text=text)).result() == 3_000
+    async with Engine(sqlite_url, settings=EngineSettings(inline_max_bytes=1_000)) as engine:
+        assert await (await engine.start(measured, run_id="run", text=text)).result() == 3_000
+        with pytest.raises(RunIdTaken, match="text"):
+            await engine.start(measured, run_id="run", text="y" * 3_000)

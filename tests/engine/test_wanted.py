@@ -1,0 +1,227 @@
+"""An engine that leaves others' runs alone keeps to those that were asked of it, for as long as they need someone."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from perdure import Engine, node, workflow
+from perdure.engine.catalogue import MAX_PREPARED
+from perdure.errors import PerdureError
+from perdure.graph.forms import graph_from_json, graph_to_json
+from perdure.journal import events as e
+from perdure.journal.states import RunStatus
+from perdure.store.base import LeaseLost
+from perdure.testing.loop import run_virtual
+from perdure.testing.process import Dead, Process
+from perdure.testing.proxy import StoreProxy
+from tests.crash.backends import opened_store, opened_world
+from tests.engine.engines import assert_whole, counted, engine_on
+
+
+@node
+async def step(seconds: float) -> float:
+    await asyncio.sleep(seconds)
+    return seconds
+
+
+@workflow
+def steps(seconds: float) -> float:
+    for _ in range(10):
+        seconds = step(seconds)
+    return seconds
+
+
+def test_who_waits_for_a_run_that_nobody_drives_gets_it_driven(sqlite_url: str, tmp_path):
+    async def main() -> None:
+        async with opened_world(sqlite_url, tmp_path) as world:
+            process = Process("first")
+            door = world.door(process)
+
+            async def begin(engine: Engine) -> None:
+                await engine.start(steps, run_id="run", seconds=1)
+                door.kill()
+                await asyncio.Event().wait()
+
+            with pytest.raises(Dead):
+                await process.run(world.engine(door), begin)
+            second = Process("second")
+
+            async def finish(engine: Engine) -> float:
+                async with asyncio.timeout(100):
+                    return await (await engine.get("run")).result()
+
+            assert await second.run(world.engine(world.door(second), recover=False), finish) == 1
+
+    run_virtual(main())
+
+
+def test_a_run_that_was_lost_to_another_engine_is_taken_back_when_that_one_stops(sqlite_url: str):
+    async def main() -> None:
+        async with opened_store(sqlite_url) as store, engine_on(store, recover=False) as engine:
+            run = await engine.start(steps, run_id="run", seconds=5)
+            async with engine_on(store) as other:
+                await other.adopt("run", engine.engine_id)
+                await asyncio.sleep(12)
+                assert engine.driver_of(run.run_id) is None
+                await other.stop(grace_seconds=0)
+            async with asyncio.timeout(200):
+                assert await run.result() == 5
+            assert (await counted(run))[e.RunClaimed] == 3
+            await assert_whole(engine, run)
+
+    run_virtual(main())
+
+
+def test_other_runs_are_left_alone(sqlite_url: str):
+    async def main() -> None:
+        async with opened_store(sqlite_url) as store:
+            async with engine_on(store) as engine:
+                for name in ("mine", "other"):
+                    await engine.start(steps, run_id=name, seconds=1)
+                await engine.stop(grace_seconds=0)
+            async with engine_on(store, recover=False) as engine:
+                assert await (await engine.get("mine")).result() == 1
+                await asyncio.sleep(60)
+                assert (await (await engine.get("other")).state()).epoch == 1
+
+    run_virtual(main())
+
+
+def test_what_was_asked_for_is_taken_up_however_many_runs_the_engine_has(sqlite_url: str):
+    async def main() -> None:
+        async with opened_store(sqlite_url) as store, engine_on(store, max_recovered_runs=3) as engine:
+            for number in range(5):
+                await engine.start(steps, run_id=f"own-{number}", seconds=10_000)
+            async with engine_on(store, recover=False) as other:
+                for name in ("cancelled", "awaited", "started", "unasked"):
+                    await other.start(steps, run_id=name, seconds=1)
+                await other.stop(grace_seconds=0)
+            async with asyncio.timeout(37):
+                cancelled = await engine.get("cancelled")
+                await cancelled.cancel("enough")
+                assert (await cancelled.wait()).status is RunStatus.CANCELLED
+                assert await (await engine.get("awaited")).result() == 1
+                assert await (await engine.start(steps, run_id="started", seconds=1)).result() == 1
+            assert (await (await engine.get("unasked")).state()).epoch == 1
+            await engine.stop(grace_seconds=0)
+
+    run_virtual(main())
+
+
+def test_a_run_that_was_dropped_while_it_was_being_written_is_driven_again(sqlite_url: str):
+    """The engine gives up waiting for a commit, which is done all the same a moment later, after the run was read again."""
+
+    class Late(StoreProxy):
+        """One commit is answered with an error before it is made."""
+
+        is_late = False
+
+        async def passing(self, name, call, *args):
+            if name == "commit" and self.is_late:
+                self.is_late = False
+                self.held = call
+                raise RuntimeError("a bug in the store")
+            if name == "load_run" and (held := self.__dict__.pop("held", None)) is not None:
+                stored = await call()
+                await held()
+                return stored
+            return await call()
+
+    async def main() -> None:
+        async with opened_store(sqlite_url) as store:
+            late = Late(store)
+            async with engine_on(late.as_store) as engine:
+                run = await engine.start(steps, run_id="run", seconds=3)
+                driver = engine.driver_of(run.run_id)
+                assert driver is not None
+                await asyncio.sleep(1)
+                late.is_late = True
+                with suppress(PerdureError):
+                    await driver.rested
+                async with asyncio.timeout(200):
+                    while (await run.status()) is not RunStatus.COMPLETED:
+                        await asyncio.sleep(1)
+                await assert_whole(engine, run)
+
+    run_virtual(main())
+
+
+# What is remembered
+
+
+def test_runs_that_have_ended_are_forgotten(sqlite_url: str):
+    async def main() -> None:
+        async with opened_store(sqlite_url) as store, engine_on(store) as engine:
+            async with engine_on(store) as other:
+                for number in range(30):
+                    run = await engine.start(steps, run_id=f"run-{number}", seconds=0)
+                    await engine.start(steps, run_id=f"run-{number}", seconds=0)
+                    await run.result()
+                    await run.cancel("too late")
+                    await (await other.get(run.run_id)).wait()
+                    await other.start(steps, run_id=f"run-{number}", seconds=0)
+                await asyncio.sleep(60)
+                assert len(other._wanted) == 0
+            assert len(engine._wanted) == 0
+
+    run_virtual(main())
+
+
+def test_runs_that_were_lost_and_ended_elsewhere_are_forgotten(sqlite_url: str):
+    async def main() -> None:
+        async with (
+            opened_store(sqlite_url) as store,
+            engine_on(store, recover=False) as engine,
+            engine_on(store) as other,
+        ):
+            for number in range(50):
+                await engine.start(steps, run_id=f"run-{number}", seconds=20)
+            for number in range(50):
+                await other.adopt(f"run-{number}", engine.engine_id)
+            await asyncio.sleep(100)
+            assert len(engine._wanted) == 50
+            await asyncio.sleep(400)
+            assert len(engine._wanted) == 0
+
+    run_virtual(main())
+
+
+def test_graphs_that_are_read_again_and_again_are_not_kept(sqlite_url: str):
+    async def main() -> None:
+        document = graph_to_json(steps.graph)
+        async with engine_on(sqlite_url) as engine:
+            for _ in range(MAX_PREPARED + 50):
+                run = await engine.start(graph_from_json(document), inputs={"seconds": 0}, durability="exit")
+                await run.result()
+            assert len(engine._catalogue._saved) == MAX_PREPARED
+
+    run_virtual(main())
+
+
+def test_nothing_is_lost_between_a_lease_that_is_lost_and_the_next(sqlite_url: str):
+    """Commits are answered with LeaseLost although the engine lives: it takes up again what nobody else has."""
+
+    class Refusing(StoreProxy):
+        refusals = 0
+
+        async def passing(self, name, call, *args):
+            if name == "commit" and self.refusals:
+                self.refusals -= 1
+                return [LeaseLost() for _ in args[0]]
+            return await call()
+
+    async def main() -> None:
+        async with opened_store(sqlite_url) as store:
+            refusing = Refusing(store)
+            async with engine_on(refusing.as_store, recover=False) as engine:
+                run = await engine.start(steps, run_id="run", seconds=3)
+                await asyncio.sleep(1)
+                refusing.refusals = 1
+                async with asyncio.timeout(200):
+                    assert await run.result() == 3
+                await assert_whole(engine, run)
+
+    run_virtual(main())

@@ -1,0 +1,297 @@
+"""What only a SQLite file can meet: a disk that fails, a folder that cannot be written to, a file that goes away, a fork."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import apsw
+import pytest
+
+from perdure.errors import StoreDamaged, StoreReadOnly, StoreUnavailable
+from perdure.ids import CommandId, RunId
+from perdure.store.base import Command, Committed, Outcome, RunFilter, Transition
+from perdure.store.opening import open_store
+from perdure.store.sqlite.store import SqliteStore, open_sqlite
+from tests.store.builders import ENGINE, Draft, engine_row, save_workflow, started
+
+NOBODY = 65534
+_SYSTEM = apsw.vfs_names()[0]
+
+
+@pytest.fixture
+async def store(sqlite_url: str) -> AsyncIterator[SqliteStore]:
+    store = await open_sqlite(sqlite_url)
+    await save_workflow(store)
+    yield store
+    await store.close()
+
+
+async def commit(store: SqliteStore, *transitions: Transition) -> list[Outcome]:
+    return list(await store.commit(transitions))
+
+
+async def begin(store: SqliteStore) -> Draft:
+    draft = started()
+    assert await commit(store, draft.transition()) == [Committed()]
+    return draft
+
+
+# A disk that fails
+
+
+class _Disk(apsw.VFS):
+    """The system's own files, of which syncs fail on demand."""
+
+    def __init__(self) -> None:
+        super().__init__("failing syncs", base=_SYSTEM, makedefault=True)
+        self.failures = 0
+
+    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:  # noqa: N802 -- SQLite's name
+        return _File(self, name, flags)
+
+
+class _File(apsw.VFSFile):
+    def __init__(self, disk: _Disk, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
+        super().__init__(_SYSTEM, name, flags)  # type: ignore[arg-type]
+        self._disk = disk
+
+    def xSync(self, flags: int) -> None:  # noqa: N802 -- SQLite's name
+        if self._disk.failures:
+            self._disk.failures -= 1
+            error = apsw.IOError("the disk is gone")
+            error.extendedresult = apsw.SQLITE_IOERR_FSYNC
+            raise error
+        super().xSync(flags)
+
+
+@pytest.fixture
+def disk() -> Iterator[_Disk]:
+    disk = _Disk()
+    yield disk
+    disk.unregister()
+
+
+async def test_after_a_failed_sync_nothing_is_written_any_more(disk: _Disk, sqlite_url: str) -> None:
+    store = await open_sqlite(sqlite_url)
+    await save_workflow(store)
+    draft = await begin(store)
+    transition = draft.next_node(0).transition()
+
+    disk.failures = 1
+    with pytest.raises(StoreDamaged, match="disk failed"):
+        await store.commit([transition])
+    with pytest.raises(StoreDamaged, match="disk failed"):
+        await store.commit([transition])
+    with pytest.raises(StoreDamaged, match="disk failed"):
+        await store.register_engine(engine_row(), ttl_seconds=1)
+
+    assert disk.failures == 0
+    stored = await store.load_run(draft.run_id)
+    assert stored is not None
+    assert stored.run.last_seq == transition.base_seq
+    await store.close()
+    reopened = await open_sqlite(sqlite_url)
+    assert await commit(reopened, transition) == [Committed()]
+    await reopened.close()
+
+
+# A file that goes away
+
+
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["removed", "replaced"])
+async def test_a_file_that_is_gone_is_noticed_before_a_run_ends(store: SqliteStore, *, is_replaced: bool) -> None:
+    await store.register_engine(engine_row(), ttl_seconds=60)
+    draft = await begin(store)
+    assert await store.renew_engine(ENGINE, ttl_seconds=60)
+
+    moved = store.path.rename(store.path.with_name("elsewhere.db"))
+    if is_replaced:
+        shutil.copy(moved, store.path)
+
+    with pytest.raises(StoreDamaged, match="removed or replaced"):
+        await store.renew_engine(ENGINE, ttl_seconds=60)
+    with pytest.raises(StoreDamaged, match="removed or replaced"):
+        await store.commit([draft.complete_node("step0").end().transition()])
+
+    moved.rename(store.path)
+    assert await store.renew_engine(ENGINE, ttl_seconds=60)
+
+
+async def test_a_file_that_is_gone_is_noticed_by_a_run_that_goes_on(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.store.sqlite.store.LOOK_EVERY_SECONDS", 0.0)
+    draft = await begin(store)
+
+    store.path.unlink()
+
+    with pytest.raises(StoreDamaged, match="removed or replaced"):
+        await store.commit([draft.next_node(0).transition()])
+
+
+# A file that cannot be written to
+
+
+@contextmanager
+def nobody() -> Iterator[None]:
+    """Be someone whom rights apply to."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder that others can reach. It can be written to again at the end."""
+    for place in (tmp_path, *tmp_path.parents):
+        if os.stat(place).st_uid == os.getuid() and place != Path("/"):
+            place.chmod(place.stat().st_mode | 0o711)
+    folder = tmp_path / "read-only"
+    folder.mkdir(mode=0o755)
+    yield folder
+    folder.chmod(0o755)
+
+
+async def _kept_run(folder: Path, *, leave_log: bool = False) -> RunId:
+    """Store a run, then make everything read-only."""
+    store = await open_sqlite(f"sqlite:///{folder}/perdure.db")
+    await save_workflow(store)
+    draft = await begin(store)
+    if leave_log:
+        for name in ("perdure.db", "perdure.db-wal"):
+            shutil.copy(folder / name, folder / f"copy-{name}")
+    await store.close()
+    if leave_log:
+        for name in ("perdure.db", "perdure.db-wal"):
+            (folder / f"copy-{name}").rename(folder / name)
+    freeze(folder)
+    return draft.run_id
+
+
+def freeze(folder: Path) -> None:
+    for file in folder.iterdir():
+        file.chmod(0o444)
+    folder.chmod(0o555)
+
+
+def thaw(folder: Path) -> None:
+    folder.chmod(0o755)
+    for file in folder.iterdir():
+        file.chmod(0o644)
+
+
+async def test_a_store_that_cannot_be_written_to_can_be_read(folder: Path) -> None:
+    run_id = await _kept_run(folder)
+
+    with nobody():
+        store = await open_store(f"sqlite:///{folder}/perdure.db")
+        (summary,) = await store.list_runs(RunFilter(), before=None, limit=10)
+        dump = await store.dump_run(run_id)
+        with pytest.raises(StoreReadOnly, match="read-only"):
+            await store.commit([started().transition()])
+        with pytest.raises(StoreReadOnly, match="read-only"):
+            await store.add_command(Command(command_id=CommandId("c"), run_id=run_id, kind="cancel"))
+        assert not await store.wait_for_news(0.01)
+        await store.close()
+
+    assert summary.run_id == run_id
+    assert dump is not None
+    assert len(dump.events) == dump.stored.run.last_seq
+    assert os.listdir(folder) == ["perdure.db"]
+
+
+async def test_a_reader_without_rights_sees_what_the_owner_goes_on_to_write(folder: Path) -> None:
+    run_id = await _kept_run(folder)
+    with nobody():
+        reader = await open_store(f"sqlite:///{folder}/perdure.db")
+        before = await reader.load_state(run_id)
+
+    thaw(folder)
+    owner = await open_sqlite(f"sqlite:///{folder}/perdure.db")
+    stored = await owner.load_run(run_id)
+    assert stored is not None
+    draft = Draft.continued(stored)
+    assert await commit(owner, draft.next_node(0).transition()) == [Committed()]
+    thaw(folder)
+    with nobody():
+        live = await reader.load_state(run_id)
+    await owner.close()
+    with nobody():
+        after = await reader.load_state(run_id)
+        await reader.close()
+
+    assert before is not None
+    assert before.last_seq < draft.projection.run.last_seq
+    assert live == after == draft.projection.run
+
+
+async def test_a_log_that_cannot_be_read_is_explained(folder: Path) -> None:
+    await _kept_run(folder, leave_log=True)
+
+    with nobody(), pytest.raises(StoreReadOnly, match=r"perdure\.db-wal"):
+        await open_store(f"sqlite:///{folder}/perdure.db")
+
+
+async def test_a_store_cannot_be_made_where_nothing_can(folder: Path) -> None:
+    freeze(folder)
+
+    with nobody(), pytest.raises(StoreReadOnly, match="another --store"):
+        await open_store(f"sqlite:///{folder}/perdure.db")
+
+
+# News, closing and forks
+
+
+async def test_a_busy_file_does_not_hold_up_who_waits_for_news(store: SqliteStore) -> None:
+    await store.wait_for_news(0.15)
+    other = apsw.Connection(str(store.path))
+    other.execute("BEGIN EXCLUSIVE")
+    loop = asyncio.get_running_loop()
+
+    began = loop.time()
+    assert not await store.wait_for_news(0.25)
+    assert loop.time() - began < 1
+
+    other.execute("CREATE TABLE something (x); COMMIT")
+    assert await store.wait_for_news(5)
+    other.close()
+
+
+async def test_a_damaged_connection_is_reported_to_who_waits_for_news(store: SqliteStore) -> None:
+    store._writer.close()
+
+    with pytest.raises(StoreUnavailable):
+        await store.wait_for_news(1)
+
+
+async def test_a_closed_store_says_so(sqlite_url: str) -> None:
+    store = await open_sqlite(sqlite_url)
+    await store.close()
+    await store.close()
+
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await store.list_engines()
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await store.commit([started().transition()])
+
+
+async def test_a_forked_process_does_not_use_the_file(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+
+    with pytest.raises(StoreUnavailable, match="fork"):
+        await store.commit([started().transition()])
+    with pytest.raises(StoreUnavailable, match="fork"):
+        await store.list_engines()
+
+    monkeypatch.undo()
+    assert await store.list_engines() == []
