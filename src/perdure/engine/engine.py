@@ -381,7 +381,12 @@ class Engine:
             self._store = self._given_store
         blobs = open_blobs(self._blobs_url or default_blobs_url(url), clock=self.clock)
         self._stack.push_async_callback(blobs.close)
-        self._values = Values(self._codecs, blobs, inline_max_bytes=self._settings.inline_max_bytes)
+        self._values = Values(
+            self._codecs,
+            blobs,
+            inline_max_bytes=self._settings.inline_max_bytes,
+            patience_seconds=self._settings.patience_seconds,
+        )
         self._catalogue = Catalogue(self._store, self._codecs, self._workflows)
         self._logs = LogKeeper(self.hub.log_lines, self._store, self.clock)
         self._sweep_now = asyncio.Event()

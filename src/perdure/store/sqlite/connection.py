@@ -28,7 +28,7 @@ FIRST_SAFE_VERSION = 3_051_003
 BUSY_TIMEOUT_MS = 5_000
 ASK_AGAIN_SECONDS = 0.001
 """How often to try again while another process writes."""
-WAL_AUTOCHECKPOINT_PAGES = 4_000
+WAL_AUTOCHECKPOINT_PAGES = 1_000
 REFUSALS = (apsw.ConstraintError, apsw.MismatchError, apsw.TooBigError)
 _NETWORK_FILESYSTEMS = frozenset(
     ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "fuse.s3fs")
