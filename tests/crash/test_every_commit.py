@@ -117,12 +117,11 @@ class Watched(StoreProxy):
         self._logs[run_id] = dump.events
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [*REFERENCES, LARGE.name])
-def test_every_invariant_holds_after_every_commit(name: str, store_url: str, tmp_path: Path):
+def watch(url: str, folder: Path, reference: Reference) -> tuple[int, list[str]]:
+    """Tell a story, look at the run after every commit, and return how often and what was wrong."""
+
     async def main() -> tuple[int, list[str]]:
-        reference = REFERENCES.get(name, LARGE)
-        async with opened_world(store_url, tmp_path) as world:
+        async with opened_world(url, folder) as world:
             process = Process("watched")
             door = world.door(process)
             watched = Watched(door.inner, world)
@@ -130,7 +129,26 @@ def test_every_invariant_holds_after_every_commit(name: str, store_url: str, tmp
             await process.run(world.engine(door), lambda engine: drive(engine, reference, RunId("run")))
             return watched.looks, watched.problems
 
-    looks, problems = run_virtual(main())
+    return run_virtual(main())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fan", "conditions", "stages", LARGE.name])
+def test_every_invariant_holds_between_the_portions_of_a_decision(
+    name: str, store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("perdure.engine.driver.PORTION_NODES", 1)
+
+    looks, problems = watch(store_url, tmp_path, REFERENCES.get(name, LARGE))
+
+    assert problems == []
+    assert looks >= 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*REFERENCES, LARGE.name])
+def test_every_invariant_holds_after_every_commit(name: str, store_url: str, tmp_path: Path):
+    looks, problems = watch(store_url, tmp_path, REFERENCES.get(name, LARGE))
 
     assert problems == []
     assert looks >= 3

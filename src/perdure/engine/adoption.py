@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perdure.engine.driver import Driver, Resolution
+from perdure.engine.driver import Driver
+from perdure.engine.resolution import Resolution
 from perdure.ids import EngineId, Epoch
 from perdure.journal.events import Encoded
 from perdure.journal.projection import StepKey

@@ -14,14 +14,16 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from perdure.dispatch.base import SlotKind, slot_kind
 from perdure.engine.actor import Actor
 from perdure.engine.machinery import Machinery
+from perdure.engine.pauses import pause_micros
 from perdure.engine.pending import Pending, numbered, only_steps, step_rows
+from perdure.engine.resolution import Resolution
 from perdure.engine.slots import Grant
 from perdure.errors import AttemptOver, PerdureError, RunError, StoreError
 from perdure.graph.declare import NodeType
@@ -47,8 +49,6 @@ from perdure.store.base import (
 log = logging.getLogger("perdure.driver")
 
 LONG_WAIT_SECONDS = 3_600.0
-LONGEST_PAUSE_SECONDS = 100 * 365 * 86_400.0
-"""What a pause is cut down to: anything longer is no time that a database could keep."""
 PORTION_NODES = 250
 """Where thousands of nodes become ready at once, the first of them start while the others are still being committed, and no
 other run waits for all of them."""
@@ -62,18 +62,6 @@ class NotOurs(PerdureError):
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(f"the store answered {type(outcome).__name__}")
         self.outcome = outcome
-
-
-class Resolution(msgspec.Struct, frozen=True, kw_only=True):
-    """The payload of a `resolve` command. Outputs are encoded values as text."""
-
-    node_id: str
-    resolution: Literal["done", "retry", "fail"]
-    attempt: int | None = None
-    """The attempt that this is about; None is whichever is in doubt."""
-    outputs: dict[str, str] = {}
-    blobs: tuple[BlobUse, ...] = ()
-    by: str = ""
 
 
 class Driver:
@@ -235,14 +223,7 @@ class Driver:
         # Only a run that moves can fail; one that is quarantined takes note of anything else and stays so.
         if status is RunStatus.SUSPENDED or (wish.resolution == "fail" and status is not RunStatus.RUNNING):
             self.decider.resume(reason="resolved", at=at)
-        resolved = e.NodeResolved(
-            node_id=node.node_id,
-            attempt=node.attempt,
-            resolution=wish.resolution,
-            outputs={name: msgspec.Raw(value.encode()) for name, value in wish.outputs.items()},
-            by=wish.by,
-        )
-        self.decider.resolve(resolved.node_id, resolved, at=at)
+        self.decider.resolve(node.node_id, wish.event_for(node), at=at)
         return True
 
     def attempt_completed(
@@ -290,7 +271,7 @@ class Driver:
             actor.attempt,
             error,
             duration_ms=duration_ms,
-            delay_micros=self._backoff_micros(actor.node_id),
+            delay_micros=self._pause_micros(actor.node_id),
             at=self.machinery.clock.now_micros(),
         )
         if was_running and self.projection.run.status is RunStatus.FAILING:
@@ -513,18 +494,9 @@ class Driver:
 
         self._delayed[node_id] = self._later(wait, due)
 
-    def _backoff_micros(self, node_id: NodeId) -> int:
-        """Exponential, with full jitter: many runs that failed together do not come back together."""
+    def _pause_micros(self, node_id: NodeId) -> int:
         backoff = self._plan.nodes[node_id].policy.backoff
-        failures = self.projection.node(node_id).failures
-        longest = min(backoff.cap.total_seconds(), LONGEST_PAUSE_SECONDS)
-        try:
-            seconds = min(backoff.first.total_seconds() * float(backoff.factor) ** failures, longest)
-        except OverflowError:
-            seconds = longest if backoff.first else 0.0
-        if backoff.jitter:
-            seconds *= self.machinery.chance.uniform(0.5, 1.0)
-        return int(seconds * 1_000_000)
+        return pause_micros(backoff, self.projection.node(node_id).failures, self.machinery.chance)
 
     def _type_of(self, node_id: NodeId) -> NodeType[..., Any]:
         return self._types[self._plan.nodes[node_id].node.type]

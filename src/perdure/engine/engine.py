@@ -18,7 +18,7 @@ from perdure.engine.background import BODIES_OF, end_bodies, kept_up
 from perdure.engine.catalogue import Catalogue, Prepared
 from perdure.engine.committer import Committer
 from perdure.engine.driven import driven_seconds
-from perdure.engine.driver import Driver, NotOurs, Resolution
+from perdure.engine.driver import Driver, NotOurs
 from perdure.engine.hub import Hub
 from perdure.engine.inputs import check_inputs
 from perdure.engine.leases import is_gone
@@ -28,6 +28,7 @@ from perdure.engine.membership import Membership
 from perdure.engine.probation import Probation
 from perdure.engine.probing import ask_probes, leave_to_probes, nodes_to_probe
 from perdure.engine.recovery import Recovery
+from perdure.engine.resolution import Resolution
 from perdure.engine.run import Run
 from perdure.engine.secrets import environment_secret
 from perdure.engine.settings import EngineSettings

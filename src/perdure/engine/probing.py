@@ -25,8 +25,9 @@ from typing import Any, Literal, cast
 import msgspec
 
 from perdure.dispatch.failure import contained
-from perdure.engine.driver import Driver, Resolution
+from perdure.engine.driver import Driver
 from perdure.engine.keys import idempotency_key
+from perdure.engine.resolution import Resolution
 from perdure.engine.values import Values
 from perdure.errors import StoreError
 from perdure.graph.handles import Outputs

@@ -19,7 +19,7 @@ from perdure.ids import EngineId, NodeId, Seq
 from perdure.journal import events as e
 from perdure.journal.evolve import create_run
 from perdure.journal.projection import Projection, StepKey, fold
-from perdure.journal.readiness import Ready, chosen, readiness
+from perdure.journal.readiness import Blocked, Ready, chosen, readiness
 from perdure.journal.states import ENDED, MOVING, SETTLED, TERMINAL, NodeState, NodeStatus, RunState, RunStatus
 
 
@@ -219,8 +219,12 @@ def _nodes_start_when_ready(dump: Dump) -> Iterator[Violation]:
     projection = Projection(
         create_run(dump.run.run_id, created, at=first.at, branch_id=first.branch_id, epoch=first.epoch)
     )
+    due: list[NodeId] = []
+    last_word = _last_word(dump.events)
     for entry in dump.events[1:]:
         event = entry.event
+        if entry is last_word:
+            due = list(_undecided(dump.plan, projection))
         if isinstance(event, e.NodeScheduled) and event.attempt == 1:
             for source in _missing_for(event.node_id, dump.plan, projection):
                 yield _violation("I16", f"{event.node_id!r} was scheduled at {entry.seq} before {source!r} had settled")
@@ -228,8 +232,34 @@ def _nodes_start_when_ready(dump: Dump) -> Iterator[Violation]:
             projection.apply(event, at=entry.at)
         except JournalError:
             return  # reported as I6
-    if projection.run.status is RunStatus.RUNNING:
-        yield from _nothing_is_forgotten(dump.plan, projection)
+    if projection.run.status is not RunStatus.RUNNING:
+        return
+    for node_id in due:
+        if projection.status(node_id) is NodeStatus.IDLE:
+            yield _violation("I17", f"node {node_id!r} could be scheduled or skipped, and was not")
+    if all(node.status in ENDED for node in projection.nodes.values()) and not _undecided(dump.plan, projection):
+        yield _violation("I17", "the run is running but nothing in it can move")
+
+
+def _last_word(log: Sequence[e.Recorded]) -> e.Recorded | None:
+    """Return the last thing that came from a body. What follows from it may still be on its way, portion by portion; what
+    followed from anything before it is not. After a claim everything is looked at again."""
+    for entry in reversed(log):
+        if isinstance(entry.event, e.RunClaimed | e.RunStarted | e.RunResumed):
+            return None
+        if isinstance(entry.event, _WORDS):
+            return entry
+    return None
+
+
+_WORDS = (e.NodeCompleted, e.NodeFailed, e.NodeCheckpointed, e.StepCompleted, e.AttemptResultDiscarded)
+
+
+def _undecided(plan: Plan, projection: Projection) -> dict[NodeId, Ready | Blocked]:
+    """Return the nodes that are to be scheduled or skipped, and are neither yet."""
+    idle = (node_id for node_id in plan.nodes if projection.status(node_id) is NodeStatus.IDLE)
+    answers = ((node_id, readiness(plan.nodes[node_id], projection)) for node_id in idle)
+    return {node_id: answer for node_id, answer in answers if answer is not None}
 
 
 def _missing_for(node_id: NodeId, plan: Plan, projection: Projection) -> Iterator[NodeId]:
@@ -246,15 +276,6 @@ def _missing_for(node_id: NodeId, plan: Plan, projection: Projection) -> Iterato
     for edge in (*node.conditions, *node.order_only):
         if edge.source != INPUT and projection.node(edge.source).status not in SETTLED:
             yield edge.source
-
-
-def _nothing_is_forgotten(plan: Plan, projection: Projection) -> Iterator[Violation]:
-    for node_id, node in plan.nodes.items():
-        if projection.node(node_id).status is NodeStatus.IDLE and isinstance(readiness(node, projection), Ready):
-            yield _violation("I17", f"node {node_id!r} is ready and was not scheduled")
-    live = any(node.status not in ENDED for node in projection.nodes.values())
-    if not live:
-        yield _violation("I17", "the run is running but nothing in it can move")
 
 
 def _blobs_are_there(dump: Dump) -> Iterator[Violation]:
