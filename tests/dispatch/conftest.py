@@ -12,7 +12,7 @@ from tests.dispatch.desk import Desk
 
 @pytest.fixture
 async def dispatch() -> AsyncIterator[LocalDispatch]:
-    dispatch = LocalDispatch(threads=2, processes=2, process_grace_seconds=0.5)
+    dispatch = LocalDispatch(threads=2, processes=2, process_grace_seconds=2.0)
     yield dispatch
     await dispatch.close()
 

@@ -67,7 +67,8 @@ class Actor:
         """Why the engine has told the body to stop, if it has."""
         self.has_begun = False
         """Whether `run` has been entered: a task that is cancelled before that ends without a word."""
-        self._task: asyncio.Task[Any] | None = None
+        self.task: asyncio.Task[Any] | None = None
+        """The task in which `run` runs. Whoever starts it says so."""
         self._started = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._is_overdue = False
@@ -78,7 +79,6 @@ class Actor:
     async def run(self) -> None:
         """Run the attempt to its end and report to the driver, whatever happens in the body."""
         self.has_begun = True
-        self._task = asyncio.current_task()
         self._started = self._driver.machinery.clock.monotonic()
         try:
             outputs, blobs = await self._attempt()
@@ -125,8 +125,8 @@ class Actor:
         if self._is_told_to_stop:
             self._late.append(None)
             raise asyncio.CancelledError
-        if self._task is not None and self._task.cancelling():
-            await self._take_back_cancellations(self._task)
+        if self.task is not None and self.task.cancelling():
+            await self._take_back_cancellations(self.task)
         if isinstance(result, Concluded):
             concluded = result
         elif _is_light(result):
@@ -227,10 +227,10 @@ class Actor:
 
     def _run_out_of_time(self) -> None:
         """Tell the body to stop. One that does not within the grace period is left behind."""
-        if self._task is None or self._is_told_to_stop:
+        if self.task is None or self._is_told_to_stop:
             return
         self._is_overdue = True
-        self._task.cancel()
+        self.task.cancel()
         self._timer = self._later(self._driver.projection.run.settings.grace_seconds, self._leave_behind)
 
     def _leave_behind(self) -> None:

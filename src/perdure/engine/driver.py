@@ -361,7 +361,10 @@ class Driver:
         if not isinstance(outcome, Committed):
             self._refused(outcome)
             return
-        self._guarded(lambda: self._act_on(transition))
+        try:
+            self._act_on(transition)
+        except Exception as bug:  # as in `_guarded`
+            self._failed(bug)
 
     def _act_on(self, transition: Transition) -> None:
         self._durable_run = transition.run
@@ -456,7 +459,7 @@ class Driver:
             self.attempt_stopped(actor)
             return
         assert self._group is not None
-        task = self._group.create_task(actor.run(), name=f"{self.run_id}/{actor.node_id}")
+        task = actor.task = self._group.create_task(actor.run(), name=f"{self.run_id}/{actor.node_id}")
         self._actors[actor.node_id] = (actor, task)
 
     def _launch_held_back(self) -> None:

@@ -280,7 +280,8 @@ class Engine:
         if chosen in self._drivers:  # somebody else here was faster
             return self._drivers[chosen]
         lost = is_lost(stored)
-        if probation is not None and not probation.admits(chosen, run.recoveries + lost):
+        limit = run.settings.max_recoveries
+        if probation is not None and not probation.admits(chosen, run.recoveries + lost, limit):
             return None
         driver = Driver(
             projection=Projection(run, stored.nodes, steps_of(stored)),
@@ -295,7 +296,7 @@ class Engine:
         driver.spent_seconds = spent
         take_up(driver, self.engine_id, stored, answers or (), at=self.clock.now_micros())
         if probation is not None:
-            probation.begin(driver, driver.projection.run.recoveries)
+            probation.begin(driver, driver.projection.run.recoveries, limit)
         self._drive(driver)
         for command in in_order(stored, lacks_types=bool(prepared.missing)):
             driver.command(command)

@@ -67,13 +67,13 @@ class Pending:
         """Return what has gathered since the last cut."""
         projection = self._decider.projection
         decided = self._decider.take()
-        changed = dict.fromkeys(event.node_id for event, _ in decided if isinstance(event, e.NodeEvent))
+        changed = {event.node_id: None for event, _ in decided if isinstance(event, e.NodeEvent)}
         portion = Portion(
             decided=decided,
             run=projection.run,
             nodes=tuple(projection.nodes[node_id] for node_id in changed),
-            blobs=tuple(dict.fromkeys(self.blobs)),
-            commands=tuple(self.commands),
+            blobs=tuple(dict.fromkeys(self.blobs)) if self.blobs else (),
+            commands=tuple(self.commands) if self.commands else (),
             acts=self.acts,
         )
         self.acts, self.blobs, self.commands = [], [], []

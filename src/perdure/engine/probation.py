@@ -3,7 +3,8 @@
 A run that was lost twice without progress either kills engines or was beside one that does, and nothing recorded tells which.
 So such suspects are taken up one at a time first, and one more for each that proves harmless: by progress, by its end, or by
 having lived for a while. An engine that is killed meanwhile counts against those on trial and not against all, and the next
-one begins with one again. What kills engines is soon alone, and reaches its limit alone.
+one begins with one again. One whose next loss would be its last is tried alone. So what kills engines is soon alone, and only
+it reaches its limit.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Probation:
         self._trial_seconds = trial_seconds
         self._allowed = 1
         self._on_trial: dict[Defendant, float] = {}
+        self._alone: Defendant | None = None
         self._refused: set[RunId] = set()
 
     @property
@@ -51,18 +53,21 @@ class Probation:
         """Whether a run that was refused before would be refused again."""
         return run_id in self._refused and not self._has_room()
 
-    def admits(self, run_id: RunId, losses: int) -> bool:
-        """Whether a run that has been lost so often without progress may be taken up at this moment."""
-        if losses >= SUSPECT_LOSSES and not self._has_room():
+    def admits(self, run_id: RunId, losses: int, limit: int) -> bool:
+        """Whether a run that has been lost so often without progress, of the `limit` it may be, may be taken up now."""
+        is_refused = _is_suspect(losses, limit) and not self._has_room()
+        if is_refused or (_is_last_chance(losses, limit) and self._on_trial):
             self._refused.add(run_id)
             return False
         self._refused.discard(run_id)
         return True
 
-    def begin(self, defendant: Defendant, losses: int) -> None:
+    def begin(self, defendant: Defendant, losses: int, limit: int) -> None:
         """A run that was admitted is taken up."""
-        if losses >= SUSPECT_LOSSES:
+        if _is_suspect(losses, limit):
             self._on_trial[defendant] = self._clock.monotonic() + self._trial_seconds
+        if _is_last_chance(losses, limit):
+            self._alone = defendant
 
     def forget_others(self, claimable: Collection[RunId]) -> None:
         """Only these are still to be taken up."""
@@ -74,4 +79,15 @@ class Probation:
         for defendant in ended:
             del self._on_trial[defendant]
         self._allowed += len(ended)
-        return len(self._on_trial) < self._allowed
+        if self._alone not in self._on_trial:
+            self._alone = None
+        return self._alone is None and len(self._on_trial) < self._allowed
+
+
+def _is_suspect(losses: int, limit: int) -> bool:
+    return losses >= SUSPECT_LOSSES or _is_last_chance(losses, limit)
+
+
+def _is_last_chance(losses: int, limit: int) -> bool:
+    """Whether one more loss is one too many."""
+    return 0 < losses == limit

@@ -28,8 +28,9 @@ class Trouble(Enum):
 _REFUSED = ("21", "22", "23", "54")
 _BUSY = ("40001", "40P01")
 _BLOCKED = ("55P03", "57014")
-_LOST = ("08", "57P", "25P03", "53300", "26000")
-"""26000 is a prepared statement that is not there: a pooler has answered from another session."""
+_LOST = ("08", "57P", "25P03", "53300", "26000", "0A000")
+"""26000 is a prepared statement that is not there: a pooler has answered from another session. 0A000 is one that is out of date,
+because a table has changed: another connection prepares it anew."""
 _JUDGEMENTS = (
     (_REFUSED, Trouble.REFUSED),
     (_BUSY, Trouble.BUSY),

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from perdure.clock import Clock
@@ -32,17 +31,26 @@ class Lane:
         self._where = where
         self._is_closed = False
 
-    @asynccontextmanager
-    async def session(self) -> AsyncGenerator[Session, None]:
+    def session(self) -> _Loan:
         """Lend a connection. One whose call was cut short or went wrong in an unclear way is not lent again."""
-        async with self._turns:
-            session = await self._take()
-            try:
-                yield session
-            except (Exception, asyncio.CancelledError) as error:
-                self._give_back(session, is_sound=_leaves_it_sound(error))
-                raise
-            self._give_back(session, is_sound=True)
+        return _Loan(self)
+
+    async def take(self) -> Session:
+        """Wait for a turn and return a connection, to be given back."""
+        await self._turns.acquire()
+        try:
+            return await self._take()
+        except BaseException:
+            self._turns.release()
+            raise
+
+    def give_back(self, session: Session, *, is_sound: bool) -> None:
+        """Take a connection back, and let the next one have its turn."""
+        self._turns.release()
+        if is_sound and session.is_idle and not self._is_closed:
+            self._idle.append(session)
+        else:
+            session.discard()
 
     async def close(self) -> None:
         """End every connection; if the caller leaves meanwhile, those that are left are cut off."""
@@ -55,12 +63,6 @@ class Lane:
             while self._idle:
                 self._idle.pop().discard()
 
-    def _give_back(self, session: Session, *, is_sound: bool) -> None:
-        if is_sound and session.is_idle and not self._is_closed:
-            self._idle.append(session)
-        else:
-            session.discard()
-
     async def _take(self) -> Session:
         if self._is_closed:
             raise StoreUnavailable(f"The store {self._where} is closed.")
@@ -70,6 +72,24 @@ class Lane:
                 return session
             session.discard()
         return await self._connect()
+
+
+class _Loan:
+    """A connection for as long as a block lasts. By hand, because every commit passes here."""
+
+    __slots__ = ("_lane", "_session")
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self._session: Session | None = None
+
+    async def __aenter__(self) -> Session:
+        self._session = await self._lane.take()
+        return self._session
+
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        assert self._session is not None
+        self._lane.give_back(self._session, is_sound=error is None or _leaves_it_sound(error))
 
 
 def _leaves_it_sound(error: BaseException) -> bool:

@@ -31,6 +31,7 @@ class Session:
         self._raw = raw
         self._sql = sql
         self._pooled = pooled
+        self._statements: dict[str, Any] = {}
         self._begin = "begin" if not pooled else "begin_pooled_commit" if commits else "begin_pooled"
 
     @property
@@ -50,12 +51,20 @@ class Session:
     async def write(self, name: str, *values: Any) -> Rows:
         """As `rows`, for values that are in stored form already. What it returns is in stored form, too."""
         found: Rows
-        if self._pooled and not self._raw.is_in_transaction():
+        if not self._pooled:
+            found = await (await self._statement(name)).fetch(*values)
+        elif self._raw.is_in_transaction():
+            found = await self._raw.fetch(self._sql[name], *values)
+        else:
             async with self.transaction():
                 found = await self._raw.fetch(self._sql[name], *values)
-        else:
-            found = await self._raw.fetch(self._sql[name], *values)
         return found
+
+    async def _statement(self, name: str) -> Any:
+        # The driver's own cache of statements costs more than it saves where there are so few of them.
+        if (statement := self._statements.get(name)) is None:
+            statement = self._statements[name] = await self._raw.prepare(self._sql[name])
+        return statement
 
     async def script(self, text: str) -> None:
         """Execute any number of statements."""
