@@ -284,11 +284,10 @@ def recovery_forgets_what_was_scheduled(patch: Patch) -> None:
 
 def blob_is_referred_to_before_it_is_kept(patch: Patch) -> None:
     async def only_remember(self: values.Values, blobs: Sequence[Any]) -> tuple[BlobUse, ...]:
-        for blob in blobs:
-            self._remember(blob.digest, bytes(blob.content))
-        return tuple(BlobUse(digest=blob.digest, size=len(blob.content)) for blob in blobs)
+        return self.used(blobs)
 
     patch.setattr(values.Values, "keep", only_remember)
+    patch.setattr(values.Values, "keep_at_once", lambda self, blobs: None)
 
 
 def steps_are_forgotten(patch: Patch) -> None:

@@ -52,6 +52,8 @@ class Concluded(msgspec.Struct, frozen=True, gc=False):
 
     outputs: dict[str, Encoded]
     blobs: tuple[NewBlob, ...]
+    are_kept: bool = False
+    """Whether the blobs are durable already."""
 
 
 class Actor:
@@ -132,9 +134,11 @@ class Actor:
         elif _is_light(result):
             concluded = self._conclude(result)
         else:
-            concluded = await self._driver.machinery.values.beside(self._conclude, result)
+            concluded = await self._driver.machinery.values.beside(self._conclude_beside, result)
         if not concluded.blobs:
             return concluded.outputs, ()
+        if concluded.are_kept:
+            return concluded.outputs, self._driver.machinery.values.used(concluded.blobs)
         return concluded.outputs, await self._kept(concluded.blobs)
 
     async def _prepare(self) -> Task:
@@ -153,7 +157,7 @@ class Actor:
             decode=decode,
             services=self,
             looks=self._looks() if kind == "process" else (),
-            finish=self._conclude if kind == "thread" else None,
+            finish=self._conclude_beside if kind == "thread" else None,
             on_begin=None if self._plan.policy.timeout is None else self._watch_time,
             on_late=None if kind == "loop" else self._ended_late,
         )
@@ -186,6 +190,17 @@ class Actor:
         for name, truth in truths.items():
             outputs[name] = TRUE if truth else FALSE
         return Concluded(outputs, blobs)
+
+    def _conclude_beside(self, result: Any) -> Concluded:
+        """As `_conclude`, in a thread that can wait: it keeps the blobs, too. If they cannot be kept, others have patience."""
+        concluded = self._conclude(result)
+        if not concluded.blobs:
+            return concluded
+        try:
+            self._driver.machinery.values.keep_at_once(concluded.blobs)
+        except StoreError:
+            return concluded
+        return msgspec.structs.replace(concluded, are_kept=True)
 
     def _looks(self) -> tuple[Look, ...]:
         """Return what conditions of other nodes look at in what this one gives."""

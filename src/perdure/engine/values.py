@@ -84,6 +84,16 @@ class Values:
         """Make the blobs of packed values durable."""
         for blob in blobs:
             await self.blobs.put(blob.digest, blob.content)
+        return self.used(blobs)
+
+    def keep_at_once(self, blobs: Sequence[NewBlob]) -> None:
+        """As `keep`, in a thread. What is kept is `used` when the loop hears of it."""
+        for blob in blobs:
+            self.blobs.put_sync(blob.digest, blob.content)
+
+    def used(self, blobs: Sequence[NewBlob]) -> tuple[BlobUse, ...]:
+        """Remember blobs that are durable for those who read them next, and return what is recorded of them."""
+        for blob in blobs:
             self._remember(blob.digest, bytes(blob.content))
         return tuple(BlobUse(digest=blob.digest, size=len(blob.content)) for blob in blobs)
 
