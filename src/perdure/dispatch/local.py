@@ -32,7 +32,7 @@ class LocalDispatch:
     def __init__(
         self,
         *,
-        threads: int = 32,
+        threads: int = 64,
         processes: int = 1,
         process_grace_seconds: float = 5.0,
         child: str = CHILD,
