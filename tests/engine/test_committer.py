@@ -163,6 +163,23 @@ async def test_a_busy_run_makes_no_other_wait_and_goes_on_when_it_is_free(postgr
     assert state == locked.projection.run
 
 
+@pytest.mark.timeout(20)
+async def test_one_that_has_decided_more_by_the_time_it_is_found_busy_stops_nothing(postgres: Store, raw: Any) -> None:
+    (locked,) = await begin(postgres, "locked")
+    held = Decided(locked.next_node(0).transition(), locked.next_node(1).transition())
+
+    async with committing(postgres) as committer:
+        async with raw.transaction():
+            await raw.execute("SELECT FROM run_state WHERE run_id = 'locked' FOR UPDATE")
+            committer.submit(held)
+            await asyncio.sleep(0.05)  # it is on its way, and waits for the lock
+            committer.submit(held)
+            await asyncio.sleep(0.5)  # if the loop still turns
+            assert held.heard.empty()
+        assert await held.heard.get() == Committed()
+        assert await held.heard.get() == Committed()
+
+
 async def test_patience_with_a_busy_run_ends_for_that_run_alone(postgres: Store, raw: Any) -> None:
     locked, free = await begin(postgres, "locked", "free")
     held = Decided(locked.next_node(0).transition())

@@ -94,6 +94,9 @@ class Committer:
             if not self._is_urgent:
                 await self._clock.sleep(self._async_delay)
             await self.flush()
+            if not self._waiting:  # nobody has called since, or whoever did is held by now
+                self._wake.clear()
+                self._is_urgent = False
 
     async def flush(self) -> None:
         """Commit everything that has gathered, one group after the other."""

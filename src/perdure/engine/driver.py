@@ -331,7 +331,7 @@ class Driver:
 
     def _next_transition(self) -> Transition | None:
         portion = self._pending.take()
-        if not self._pending.has_more:
+        if self._pending.is_empty:  # else the run goes on, or ends, with what is left
             if isinstance(self._lease, Keep) and self._may_release():
                 self._lease = Release()
             elif isinstance(self._lease, Claim) and self._rests():
@@ -339,6 +339,8 @@ class Driver:
         self._in_flight = portion.acts
         if not portion.decided and not portion.commands and isinstance(self._lease, Keep):
             self._nothing_to_commit()
+            if not self._pending.is_empty or self._may_release():
+                self._submit()
             return None
         recorded = numbered(portion, self._durable_seq, self._seen_epoch, self.machinery.chance.new_id)
         return Transition(

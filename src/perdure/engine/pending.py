@@ -38,17 +38,13 @@ class Pending:
         self.commands: list[CommandId] = []
 
     @property
-    def has_more(self) -> bool:
-        """Whether there are portions that were set apart."""
-        return bool(self._apart)
-
-    @property
     def is_waited_for(self) -> bool:
         """Whether something is to be done when it is durable."""
         return bool(self.acts or self.commands or self._apart)
 
     @property
     def is_empty(self) -> bool:
+        """Whether there is nothing to be committed, or to be done when it is."""
         return not (self.is_waited_for or self._decider.has_decided)
 
     @property
@@ -56,8 +52,9 @@ class Pending:
         return bool(self.commands) or any(portion.commands for portion in self._apart)
 
     def set_apart(self) -> None:
-        """Have what was decided so far committed by itself."""
-        self._apart.append(self.cut())
+        """Have what was decided so far committed by itself, if anything was."""
+        if self._decider.has_decided or self.commands:
+            self._apart.append(self.cut())
 
     def take(self) -> Portion:
         """Return the oldest portion, or all there is."""

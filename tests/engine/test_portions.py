@@ -1,0 +1,130 @@
+"""Decisions about many nodes at once: committed in portions, and nothing is lost between them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from perdure import Engine, EngineSettings, first, node, when, workflow
+from perdure.ids import RunId
+from perdure.journal.states import RunStatus
+
+PORTION = 3
+WIDTH = 40
+
+ran: Counter[int] = Counter()
+
+
+@pytest.fixture(autouse=True)
+def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perdure.engine.driver.PORTION_NODES", PORTION)
+    ran.clear()
+
+
+@node
+async def one() -> int:
+    return 1
+
+
+@node
+async def no() -> bool:
+    return False
+
+
+@node
+async def leaf(x: int, number: int = 0) -> int:
+    return x
+
+
+@node
+async def counted(x: int, number: int) -> int:
+    ran[number] += 1
+    await asyncio.sleep(0.003)
+    return x
+
+
+@workflow
+def fan() -> None:
+    start = one()
+    for number in range(WIDTH):
+        counted(start, number)
+
+
+@workflow
+def skipped() -> None:
+    with when(no()):
+        for number in range(WIDTH):
+            leaf(number)
+
+
+@workflow
+def undecided() -> None:
+    start = one()
+    preferred = leaf(leaf(start))
+    for number in range(WIDTH):
+        leaf(first(preferred, start), number)
+
+
+async def begun() -> None:
+    while not ran:
+        await asyncio.sleep(0.001)
+
+
+async def events_of(engine: Engine, run_id: str) -> Counter[str]:
+    run = await engine.get(RunId(run_id))
+    return Counter([type(entry.event).__name__ async for entry in run.events(follow=False)])
+
+
+async def test_a_run_ends_with_the_last_portion_and_not_before(store_url: str):
+    async with Engine(store_url) as engine:
+        run = await engine.start(skipped, run_id="r")
+        driver = engine.driver_of(RunId("r"))
+        assert driver is not None
+
+        rested = await asyncio.shield(driver.rested)
+
+        assert rested.status is RunStatus.COMPLETED
+        assert (await run.state()).status is RunStatus.COMPLETED
+        recorded = await events_of(engine, "r")
+        assert recorded["NodeSkipped"] == WIDTH
+        assert recorded["RunClaimed"] == 1
+
+
+async def test_what_was_done_while_portions_were_committed_is_not_done_again(store_url: str):
+    async with Engine(store_url, settings=EngineSettings(loop_bodies=1)) as engine:
+        await engine.start(fan, run_id="r")
+        await begun()
+
+    async with Engine(store_url) as engine:
+        run = await engine.get(RunId("r"))
+        assert (await run.wait()).status is RunStatus.COMPLETED
+        recorded = await events_of(engine, "r")
+
+    assert ran == dict.fromkeys(range(WIDTH), 1)
+    assert recorded["AttemptLost"] == 0
+
+
+@pytest.mark.timeout(30)
+async def test_looking_at_nodes_without_deciding_anything_holds_up_nothing(store_url: str):
+    async with Engine(store_url) as engine:
+        run = await engine.start(undecided, run_id="r")
+        assert (await run.wait()).status is RunStatus.COMPLETED
+
+
+@pytest.mark.parametrize("durability", ["async", "exit"])
+async def test_portions_of_a_run_that_is_written_late(store_url: str, durability: str):
+    async with Engine(store_url) as engine:
+        run = await engine.start(fan, run_id="r", durability=durability)  # pyright: ignore[reportArgumentType]
+        assert (await run.wait()).status is RunStatus.COMPLETED
+        assert (await events_of(engine, "r"))["NodeCompleted"] == WIDTH + 1
+    assert ran == dict.fromkeys(range(WIDTH), 1)
+
+
+async def test_a_run_is_cancelled_between_portions(store_url: str):
+    async with Engine(store_url, settings=EngineSettings(loop_bodies=2)) as engine:
+        run = await engine.start(fan, run_id="r")
+        await begun()
+        await run.cancel("enough")
+        assert (await run.wait()).status is RunStatus.CANCELLED
