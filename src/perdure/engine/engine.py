@@ -525,6 +525,8 @@ class Engine:
 
     def _probe_apart(self, run_id: RunId, dead_owner: EngineId | None, stored: StoredRun, prepared: Prepared) -> None:
         """Ask the probes of a run, and then take it up. Other runs do not wait for that."""
+        if run_id in self._probing:
+            return
 
         async def ask() -> None:
             try:
@@ -534,7 +536,7 @@ class Engine:
             except Exception as error:  # the next sweep finds the run again, and whatever is wrong with it
                 log.info("run_left_alone", extra={"run_id": run_id, "reason": str(error)})
             finally:
-                del self._probing[run_id]
+                self._probing.pop(run_id, None)
 
         self._probing[run_id] = self._tasks.create_task(ask(), name=f"perdure probe {run_id}")
 

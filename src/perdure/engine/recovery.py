@@ -9,6 +9,7 @@ them something. What it takes up unasked is limited.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
@@ -69,6 +70,7 @@ class Recovery:
         self._wanted = wanted
         self._room = room
         self._probation = probation
+        self._sweeping = asyncio.Lock()
 
     async def run(self) -> None:
         """Sweep again and again, at uneven intervals so that engines do not move in step."""
@@ -83,15 +85,16 @@ class Recovery:
             await self._clock.sleep(interval * self._chance.uniform(0.5, 1.5))
 
     async def sweep(self) -> None:
-        """Take over what can be taken over now, oldest first, a batch at a time."""
-        for run_id, owner in self._orphans():
-            await self._try(run_id, owner)
-        await self._take_up_asked()
-        engines = await self._store.list_engines()
-        dead = [engine.engine_id for engine in engines if is_gone(engine)]
-        await self._take_over(dead)
-        if gone := [engine.engine_id for engine in engines if not engine.is_alive or engine.engine_id in dead]:
-            await self._store.forget_engines(gone)
+        """Take over what can be taken over now, oldest first, a batch at a time. One sweep follows the other."""
+        async with self._sweeping:
+            for run_id, owner in self._orphans():
+                await self._try(run_id, owner)
+            await self._take_up_asked()
+            engines = await self._store.list_engines()
+            dead = [engine.engine_id for engine in engines if is_gone(engine)]
+            await self._take_over(dead)
+            if gone := [engine.engine_id for engine in engines if not engine.is_alive or engine.engine_id in dead]:
+                await self._store.forget_engines(gone)
 
     async def _take_up_asked(self) -> None:
         asked = list(self._wanted.take_asked())
