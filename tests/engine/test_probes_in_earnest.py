@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-PROGRAM = '''
+PROGRAM = """
 import asyncio, os, sys
 from perdure import Doubt, Engine, node, workflow
 
@@ -33,7 +33,7 @@ async def main(url: str, start: bool) -> None:
         print(await run.result(), asked)
 
 asyncio.run(main(sys.argv[1], sys.argv[2] == "start"))
-'''
+"""
 
 
 @pytest.mark.timeout(60)

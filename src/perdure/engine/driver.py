@@ -223,7 +223,9 @@ class Driver:
         # Only a run that moves can fail; one that is quarantined takes note of anything else and stays so.
         if status is RunStatus.SUSPENDED or (wish.resolution == "fail" and status is not RunStatus.RUNNING):
             self.decider.resume(reason="resolved", at=at)
+        was_running = self.projection.run.status is RunStatus.RUNNING
         self.decider.resolve(node.node_id, wish.event_for(node), at=at)
+        self._stop_if_failing(was_running)
         return True
 
     def attempt_completed(
@@ -274,8 +276,7 @@ class Driver:
             delay_micros=self._pause_micros(actor.node_id),
             at=self.machinery.clock.now_micros(),
         )
-        if was_running and self.projection.run.status is RunStatus.FAILING:
-            self._pending.acts.append(lambda: self._stop_bodies("the run is failing"))
+        self._stop_if_failing(was_running)
         self.happened()
 
     def attempt_stopped(self, actor: Actor) -> None:
@@ -507,6 +508,10 @@ class Driver:
         return self._types[self._plan.nodes[node_id].node.type]
 
     # Stopping bodies
+
+    def _stop_if_failing(self, was_running: bool) -> None:
+        if was_running and self.projection.run.status is RunStatus.FAILING:
+            self._pending.acts.append(lambda: self._stop_bodies("the run is failing"))
 
     def _stop_bodies(self, reason: str) -> None:
         """Tell running bodies to stop; those that do not within the grace period are left behind."""

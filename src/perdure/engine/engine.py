@@ -33,10 +33,10 @@ from perdure.engine.run import Run
 from perdure.engine.secrets import environment_secret
 from perdure.engine.settings import EngineSettings
 from perdure.engine.slots import Slots
-from perdure.engine.starting import checked_run_id, differences, run_settings
+from perdure.engine.starting import checked_run_id, differences, run_settings, unclear_inputs
 from perdure.engine.values import Values
 from perdure.engine.wanted import Wanted
-from perdure.errors import EngineStopped, RunIdTaken, RunNotFound, StoreError, TypesMissing
+from perdure.errors import EngineStopped, RunIdTaken, RunNotFound, StoreError, TypesMissing, WrongInputs
 from perdure.graph.declare import RunSettings as WorkflowSettings
 from perdure.graph.declare import Workflow, declared_workflows
 from perdure.graph.model import Graph
@@ -175,6 +175,8 @@ class Engine:
         given = check_inputs(graph, annotations, {**(inputs or {}), **more_inputs})
         prepared = await self._catalogue.save(workflow, at=now)
         encoded, blobs = await self.values.pack_all(given, where=f"inputs of workflow {prepared.graph.name!r}")
+        if problems := dict.fromkeys(unclear_inputs(prepared.plan, given, encoded)):
+            raise WrongInputs(prepared.graph.name, list(problems))
         preset = WorkflowSettings() if isinstance(workflow, Graph) else workflow.settings
         settings = run_settings(
             durability=durability or preset.durability,

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 
 from perdure.engine.values import Values
+from perdure.errors import TruthUnclear
+from perdure.graph.model import CONDITION, INPUT, Edge
+from perdure.graph.plan import Plan
 from perdure.graph.policy import is_duration
 from perdure.ids import RunId, is_text
 from perdure.journal import events as e
 from perdure.journal.states import RunState
+from perdure.journal.truth import truths_of
+from perdure.journal.values import is_true, part_of
 from perdure.store.codecs import blob_refs, canonical
+from perdure.store.codecs.wire import whole_reference
 
 
 def checked_run_id(run_id: str) -> RunId:
@@ -34,6 +41,29 @@ def run_settings(
         return msgspec.convert({key: value for key, value in chosen.items() if value is not None}, e.RunSettings)
     except msgspec.ValidationError as error:
         raise ValueError(f"a setting of the run is wrong: {error}") from None
+
+
+def unclear_inputs(plan: Plan, given: Mapping[str, Any], encoded: Mapping[str, e.Encoded]) -> Iterator[str]:
+    """Yield what is wrong with inputs that conditions and outputs look at: decisions see their stored form alone."""
+    conditions = [edge for node in plan.nodes.values() for edge in node.conditions]
+    outputs = [edge for binding in plan.outputs for edge in binding.edges]
+    for edge in (*conditions, *outputs):
+        name = edge.source_handle
+        if edge.source != INPUT or name not in encoded:
+            continue
+        if edge.path and whole_reference(encoded[name]) is not None:
+            yield f"input {name!r} is too large to be looked into by a condition or an output: have a node take it apart"
+        elif edge.target_handle == CONDITION and not _is_clear(given[name], encoded[name], edge):
+            yield f"input {name!r} is not stored so that a condition could tell whether it is true: pass bool(…) of it"
+
+
+def _is_clear(value: Any, encoded: e.Encoded, edge: Edge) -> bool:
+    """Whether the stored form is true where the value itself is."""
+    try:
+        truths = truths_of({edge.source_handle: value}, [(edge.source_handle, edge.path)], edge.source)
+        return all(truth == is_true(part_of(encoded, edge.path)) for truth in truths.values())
+    except (TruthUnclear, LookupError):
+        return False
 
 
 async def differences(there: RunState, created: e.RunCreated, values: Values) -> AsyncIterator[str]:
