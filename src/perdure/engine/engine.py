@@ -271,6 +271,9 @@ class Engine:
         prepared = await self._catalogue.load(chosen, run.workflow, run.version)
         if prepared.missing and not is_only_ending(stored):
             raise TypesMissing(run_id, prepared.missing)
+        lost, limit = is_lost(stored), run.settings.max_recoveries
+        if probation is not None and not probation.admits(chosen, run.recoveries + lost, limit):
+            return None
         doubtful = nodes_to_probe(stored, prepared.plan)
         if doubtful and answers is None:
             if probation is not None:
@@ -281,10 +284,8 @@ class Engine:
         await self._until_joined()
         if chosen in self._drivers:  # somebody else here was faster
             return self._drivers[chosen]
-        lost = is_lost(stored)
-        limit = run.settings.max_recoveries
         if probation is not None and not probation.admits(chosen, run.recoveries + lost, limit):
-            return None
+            return None  # others were taken up meanwhile
         driver = Driver(
             projection=Projection(run, stored.nodes, steps_of(stored)),
             plan=prepared.plan,
