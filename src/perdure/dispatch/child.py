@@ -123,7 +123,8 @@ class _Child:
     def _outcome(
         self, order: _Order, services: RemoteServices, place: _MainPlace
     ) -> tuple[Returned | Failed, list[bytes]]:
-        place.tell(self._line.send, Started())
+        # Sent before the body begins: of one that ends its process at once, the engine must know that it did begin.
+        place.hand(self._line.send, Started())
         sys.path[:] = order.message.path
         result: Any = live_in_thread(self._task(order, services), place)
         node_id = order.message.info.node_id
