@@ -396,6 +396,13 @@ def hangs_up(ctx: SyncContext) -> None:
     signal.pause()
 
 
+@node(executor="process")
+def marks_and_dies(path: str) -> None:
+    with open(path, "a", encoding="utf-8") as marks:
+        marks.write("begun\n")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 @node
 def forks_and_crashes() -> None:
     if os.fork() == 0:
