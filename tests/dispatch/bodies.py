@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import ctypes
+import mmap
 import os
 import signal
 import subprocess
@@ -396,10 +397,24 @@ def hangs_up(ctx: SyncContext) -> None:
     signal.pause()
 
 
+_marks: mmap.mmap | None = None
+
+
+@node(executor="process")
+def opens_marks(path: str) -> None:
+    """From here on this process writes marks without letting another of its threads have a turn."""
+    global _marks
+    with open(path, "r+b") as file:
+        _marks = mmap.mmap(file.fileno(), 0)
+    sys.setswitchinterval(10)
+
+
 @node(executor="process")
 def marks_and_dies(path: str) -> None:
-    with open(path, "a", encoding="utf-8") as marks:
-        marks.write("begun\n")
+    if _marks is None:
+        opens_marks.fn(path)
+    assert _marks is not None
+    _marks[0] += 1
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -45,10 +45,6 @@ class Probation:
         """Whether a suspect waits to be taken up."""
         return bool(self._refused)
 
-    def holds_up(self, run_id: RunId) -> bool:
-        """Whether the run was refused when it was asked about last."""
-        return run_id in self._refused
-
     def refuses(self, run_id: RunId) -> bool:
         """Whether a run that was refused before would be refused again."""
         return run_id in self._refused and not self._has_room()

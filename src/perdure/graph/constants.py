@@ -247,6 +247,7 @@ def _plain_schema(annotation: Any) -> dict[str, Any]:
 
 
 def _schema_of_class(cls: Any) -> dict[str, Any]:
+    """Return the schema of what msgspec has no rule for. NotImplementedError is how a hook tells msgspec that it has none."""
     if _is_path(cls):
         return {"type": "string", "format": "path"}
     raise NotImplementedError
@@ -258,6 +259,7 @@ def _from_plain(cls: Any, plain: Any) -> Any:
 
 
 def _to_plain(value: Any) -> Any:
+    """Return the JSON form of what msgspec has no rule for; NotImplementedError as in `_schema_of_class`."""
     if _is_path(type(value)):
         return str(value)
     if hasattr(value, "model_dump"):

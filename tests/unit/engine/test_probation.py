@@ -65,7 +65,7 @@ def test_a_last_chance_is_taken_alone():
     beside = taken(probation, 2)
     assert beside is not None
     assert taken(probation, LIMIT, "last") is None
-    assert probation.holds_up(RunId("last"))
+    assert probation.has_refused
 
     beside.is_harmless = True
     last = taken(probation, LIMIT, "last")
