@@ -10,7 +10,8 @@ import pytest
 from perdure import Engine, node, workflow
 from perdure.engine.catalogue import MAX_PREPARED
 from perdure.errors import PerdureError
-from perdure.graph.forms import graph_from_json, graph_to_json
+from perdure.graph.forms import graph_from_json
+from perdure.graph.writing import graph_to_json
 from perdure.journal import events as e
 from perdure.journal.states import RunStatus
 from perdure.store.base import LeaseLost

@@ -54,13 +54,13 @@ def live_in_thread(task: Task, place: ThreadPlace) -> Any:
 def decoded(task: Task) -> dict[str, Any]:
     """Return every argument and property that has a value, decoded for its annotation."""
     annotations = {handle.name: handle.annotation for handle in task.node_type.inputs}
-    encoded = (*task.arguments.items(), *task.properties.items())
-    return {name: _decoded(task, name, value, annotations.get(name, Any)) for name, value in encoded}
+    encoded = {**task.arguments, **task.properties}
+    return {name: _decoded(task, name, value, annotations.get(name, Any)) for name, value in encoded.items()}
 
 
 def encoded_size(task: Task) -> int:
     """Return about how many bytes `decoded` has to read."""
-    return sum(len(memoryview(value)) for value in (*task.arguments.values(), *task.properties.values()))
+    return sum([len(memoryview(value)) for value in (*task.arguments.values(), *task.properties.values())])
 
 
 def _decoded(task: Task, name: str, value: Encoded, annotation: Any) -> Any:

@@ -57,7 +57,7 @@ class LocalDispatch:
         caller = cast("asyncio.Task[Any]", asyncio.current_task())
         cancelled_before = caller.cancelling()
         try:
-            return await self._execute(task)
+            return await self._execute(task, caller)
         except BaseException as error:  # a body may raise anything, and nothing it raises may end more than its attempt
             is_cancelled = isinstance(error, asyncio.CancelledError) and caller.cancelling() > cancelled_before
             if is_cancelled or (told := contained(error)) is error or is_being_closed(error, caller):
@@ -78,17 +78,17 @@ class LocalDispatch:
                 if pool is not None:
                     closing.create_task(pool.close())
 
-    def _execute(self, task: Task) -> Coroutine[Any, Any, Any]:
+    def _execute(self, task: Task, caller: asyncio.Task[Any]) -> Coroutine[Any, Any, Any]:
         match slot_kind(task.node_type):
             case "loop":
-                return self._on_loop(task)
+                return self._on_loop(task, caller)
             case "thread":
                 return self._in_thread(task)
             case "process":
                 return self._in_process(task)
 
-    async def _on_loop(self, task: Task) -> Any:
-        place = LoopPlace(task.info, self._loop_inlet(), self._call_threads)
+    async def _on_loop(self, task: Task, caller: asyncio.Task[Any]) -> Any:
+        place = LoopPlace(task.info, caller, self._loop_inlet(), self._call_threads)
         try:
             if encoded_size(task) > DECODED_ON_LOOP_MAX_BYTES:
                 arguments = await self._call_threads().run(functools.partial(decoded, task))

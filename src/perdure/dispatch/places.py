@@ -75,12 +75,14 @@ class LoopPlace:
 
     __slots__ = ("_beside", "_info", "_inlet", "_loop_thread", "_task", "_threads", "is_over")
 
-    def __init__(self, info: AttemptInfo, inlet: Inlet, threads: Callable[[], ThreadPool]) -> None:
+    def __init__(
+        self, info: AttemptInfo, task: asyncio.Task[Any], inlet: Inlet, threads: Callable[[], ThreadPool]
+    ) -> None:
         self._info = info
+        self._task = task
         self._inlet = inlet
         self._threads = threads
         self._loop_thread = threading.get_ident()
-        self._task = asyncio.current_task()
         self._beside: ThreadPlace | None = None
         self.is_over = False
 
@@ -131,24 +133,26 @@ class LoopPlace:
         if self.is_over:
             raise asyncio.CancelledError
         try:
-            return await self._part(function, *args, **kwargs)
+            return await (function(*args, **kwargs) if is_async(function) else self._blocking(function, *args, **kwargs))
         except asyncio.CancelledError:
             self.end()
             raise
-
-    async def conclude(self, function: Callable[..., Any], *args: Any) -> None:
-        await self._part(function, *args)
-
-    async def _part(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        try:
-            if is_async(function):
-                return await function(*args, **kwargs)
-            result = await self._threads().run_to_end(functools.partial(function, *args, **kwargs))
-            return await result if inspect.isawaitable(result) else result
         except GeneratorExit as error:
             if is_being_closed(error, self._task):
                 raise
             raise contained(error) from error
+
+    async def conclude(self, function: Callable[..., Any], *args: Any) -> None:
+        try:
+            await (function(*args) if is_async(function) else self._blocking(function, *args))
+        except GeneratorExit as error:
+            if is_being_closed(error, self._task):
+                raise
+            raise contained(error) from error
+
+    async def _blocking(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        result = await self._threads().run_to_end(functools.partial(function, *args, **kwargs))
+        return await result if inspect.isawaitable(result) else result
 
 
 class ThreadPlace:

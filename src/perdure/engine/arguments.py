@@ -19,18 +19,16 @@ Brought = Mapping[str, Encoded]
 
 async def gather_arguments(plan: NodePlan, projection: Projection, values: Values) -> dict[str, Encoded]:
     """Return the encoded value for each handle that edges feed. The node is ready: what has not come never will."""
-    brought: dict[str, Encoded] = {}
+    arguments: dict[str, Encoded] = {}
     for binding in plan.bindings:
+        brought: dict[str, Encoded] = {}
         for edge in binding.edges:
             arrived = arrival(edge, projection)
             if not isinstance(arrived, Arrival):
                 brought[edge.id] = await values.opened(arrived) if values.is_elsewhere(arrived) else arrived
-    return {binding.handle: _value_of(binding, brought) for binding in plan.bindings if _is_fed(binding, brought)}
-
-
-def _is_fed(binding: Binding, brought: Brought) -> bool:
-    arrivals = (edge.id in brought for edge in binding.edges)
-    return any(arrivals) if binding.kind == "first" else all(arrivals)
+        if brought and (binding.kind == "first" or len(brought) == len(binding.edges)):
+            arguments[binding.handle] = _value_of(binding, brought)
+    return arguments
 
 
 def _value_of(binding: Binding, brought: Brought) -> Encoded:

@@ -11,12 +11,13 @@ import msgspec
 
 from perdure.errors import JournalDamaged, StreamsNotSupported, TypesChanged
 from perdure.graph.declare import NodeType, Workflow, declared_types
-from perdure.graph.forms import content_hash, graph_from_json, graph_to_json
+from perdure.graph.forms import graph_from_json
 from perdure.graph.model import Graph
 from perdure.graph.plan import Plan, compile_plan
 from perdure.graph.source import Source
 from perdure.graph.templates import is_mapped
 from perdure.graph.validate import check, validate
+from perdure.graph.writing import content_hash, graph_to_json
 from perdure.ids import RunId
 from perdure.store.base import Store, WorkflowVersion
 from perdure.store.codecs import Codecs

@@ -15,10 +15,11 @@ from perdure.engine.engine import Engine
 from perdure.engine.leases import is_gone
 from perdure.engine.values import Values
 from perdure.errors import BlobDamaged, BlobMissing, GraphError, RunIdAmbiguous, RunNotFound
-from perdure.graph.forms import content_hash, graph_from_json
+from perdure.graph.forms import graph_from_json
 from perdure.graph.model import INPUT, OUTPUT, Graph, Node
 from perdure.graph.plan import compile_plan
 from perdure.graph.topology import topological_order
+from perdure.graph.writing import content_hash
 from perdure.ids import EngineId, NodeId, RunId, Seq
 from perdure.journal import events as e
 from perdure.journal.states import SETTLED, TERMINAL, NodeState, NodeStatus, RunState, RunStatus

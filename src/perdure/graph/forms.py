@@ -1,4 +1,4 @@
-"""The forms in which a graph is written, and its content hash.
+"""The forms in which a graph is read. `writing` writes it.
 
 - JSON or YAML with edges: `{"name", "inputs", "nodes": [{"id", "type", "data", "stage", "join"}], "edges": [{"id",
   "source", "sourceHandle", "target", "targetHandle", "mode", "path"}], "outputs"}`. Only `name`, `nodes` and, of a node
@@ -10,20 +10,18 @@ The same graph gives equal objects whichever way it is written, and equal bytes 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-import msgspec
-
-from perdure.errors import GraphError, UnreadableGraph
-from perdure.graph.constants import is_array, is_object, is_plain
+from perdure.errors import UnreadableGraph
+from perdure.graph.constants import is_array, is_object
 from perdure.graph.documents import parse_json, plain
-from perdure.graph.model import DEFAULT_OUTPUT, Edge, EdgeMode, Graph, Input, JoinMode, Node, PathStep
+from perdure.graph.model import DEFAULT_OUTPUT, Edge, EdgeMode, Graph, JoinMode, Node, PathStep
 from perdure.graph.reading import Reader
-from perdure.graph.shortform import is_short, read_short, write_short
+from perdure.graph.shortform import is_short, read_short
 from perdure.graph.wiring import EdgeIds, sort_edges
-from perdure.graph.yamls import parse_yaml, write_yaml
-from perdure.ids import NodeId, digest_of
+from perdure.graph.yamls import parse_yaml
+from perdure.ids import NodeId
 
 if TYPE_CHECKING:
     from perdure.graph.declare import NodeType
@@ -63,59 +61,6 @@ def graph_from_json(document: str | bytes | Mapping[str, Any], types: Types | No
 def graph_from_yaml(text: str | bytes, types: Types | None = None) -> Graph:
     """Read a graph from a YAML text."""
     return _read(parse_yaml(text), types)
-
-
-def graph_to_json(graph: Graph) -> bytes:
-    """Write a graph as JSON with edges: equal graphs give equal bytes."""
-    return msgspec.json.encode(graph_to_document(graph))
-
-
-def graph_to_yaml(graph: Graph) -> str:
-    """Write a graph as YAML with edges."""
-    return write_yaml(graph_to_document(graph))
-
-
-def graph_to_short(graph: Graph, types: Types | None = None) -> dict[str, Any]:
-    """Write a graph in the short form, as plain data. Raises NotExpressible, with all the reasons, if it has no words.
-
-    What is written reads back as the same graph with the same `types`.
-    """
-    return write_short(graph, types)
-
-
-def graph_to_document(graph: Graph) -> dict[str, Any]:
-    """Return a graph as plain data: keys in a fixed order, those of values by the alphabet."""
-    document: dict[str, Any] = {"name": graph.name}
-    if graph.inputs:
-        document["inputs"] = [_input_to_document(given) for given in graph.inputs]
-    document["nodes"] = [_node_to_document(node) for node in graph.nodes]
-    document["edges"] = [_edge_to_document(edge) for edge in sort_edges(graph.nodes, graph.edges)]
-    if graph.outputs:
-        document["outputs"] = graph.outputs
-    whole = _with_extra(document, graph.extra)
-    if not is_plain(whole):
-        try:
-            whole = plain(whole)
-        except UnreadableGraph as error:
-            raise GraphError(f"Workflow {graph.name!r} cannot be written: {error}") from None
-    return {
-        key: list(map(_in_order_inside, value)) if key in ("inputs", "nodes", "edges") else _in_order(value)
-        for key, value in whole.items()
-    }
-
-
-def content_hash(graph: Graph) -> str:
-    """Return the identity of what a graph says: the same for graphs that run alike, whatever is drawn around them."""
-    nodes = sorted((_node_to_document(node) for node in _without_extra(graph.nodes)), key=lambda node: node["id"])
-    edges = [_edge_to_document(edge) for edge in _without_extra(graph.edges)]
-    content = {
-        "name": graph.name,
-        "inputs": [_input_to_document(given) for given in graph.inputs],
-        "nodes": nodes,
-        "edges": sorted(edges, key=lambda edge: (edge["target"], edge["targetHandle"])),
-        "outputs": graph.outputs,
-    }
-    return digest_of(msgspec.json.encode(content, order="sorted"))
 
 
 def _read(document: Any, types: Types | None) -> Graph:
@@ -189,54 +134,3 @@ def _read_path(value: Any, place: str, reader: Reader) -> tuple[PathStep, ...]:
         if isinstance(step, bool) or not isinstance(step, str | int):
             reader.fault(f"{place}[{number}]", "a step of a path is a name or a number.")
     return tuple(value)
-
-
-def _input_to_document(given: Input) -> dict[str, Any]:
-    document: dict[str, Any] = {"name": given.name, "schema": given.schema}
-    if given.default is not msgspec.UNSET:
-        document["default"] = given.default
-    return document
-
-
-def _node_to_document(node: Node) -> dict[str, Any]:
-    document: dict[str, Any] = {"id": node.id, "type": node.type, "data": node.data}
-    if node.stage is not None:
-        document["stage"] = node.stage
-    if node.join is not None:
-        document["join"] = node.join
-    return _with_extra(document, node.extra)
-
-
-def _edge_to_document(edge: Edge) -> dict[str, Any]:
-    document: dict[str, Any] = {
-        "id": edge.id,
-        "source": edge.source,
-        "sourceHandle": edge.source_handle,
-        "target": edge.target,
-        "targetHandle": edge.target_handle,
-    }
-    if edge.mode is not None:
-        document["mode"] = edge.mode
-    if edge.path:
-        document["path"] = list(edge.path)
-    return _with_extra(document, edge.extra)
-
-
-def _without_extra(items: Sequence[Any]) -> list[Any]:
-    return [msgspec.structs.replace(item, extra={}) if item.extra else item for item in items]
-
-
-def _with_extra(document: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
-    """Return our keys, then the others by the alphabet. Where both have one, it is ours."""
-    return {**document, **{key: extra[key] for key in sorted(extra, key=str)}, **document}
-
-
-def _in_order_inside(item: dict[str, Any]) -> dict[str, Any]:
-    return {key: value if type(value) is str else _in_order(value) for key, value in item.items()}
-
-
-def _in_order(value: Any) -> Any:
-    """Return the value with the keys of its objects in the order of the alphabet."""
-    if is_object(value):
-        return {key: _in_order(value[key]) for key in sorted(value, key=str)}
-    return [_in_order(member) for member in value] if is_array(value) else value

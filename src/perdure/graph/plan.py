@@ -58,7 +58,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     stages: Mapping[str, tuple[NodeId, ...]]
 
 
-DEFAULT_POLICY = Policy()
+class _Known(msgspec.Struct, frozen=True, gc=False):
+    """What a node's type says about it."""
+
+    optional: frozenset[str] = frozenset()
+    policy: Policy = Policy()
+
+
+_NOTHING: Mapping[str, Any] = {}
+_WITHOUT_VALUE = frozenset((CONDITION, ORDER))
 
 
 def compile_plan(graph: Graph, types: Mapping[str, NodeType[..., Any]]) -> Plan:
@@ -73,6 +81,8 @@ def compile_plan(graph: Graph, types: Mapping[str, NodeType[..., Any]]) -> Plan:
             picked.setdefault(edge.source, []).append(edge)
         if edge.source != INPUT and edge.target != OUTPUT:
             downstream[edge.source][edge.target] = None
+    known = {name: _known(node_type) for name, node_type in types.items()}
+    unknown = _Known()
     return Plan(
         graph=graph,
         nodes={
@@ -81,7 +91,7 @@ def compile_plan(graph: Graph, types: Mapping[str, NodeType[..., Any]]) -> Plan:
                 incoming[node.id],
                 tuple(downstream[node.id]),
                 tuple(picked.get(node.id, ())),
-                types.get(node.type),
+                known.get(node.type, unknown),
             )
             for node in graph.nodes
         },
@@ -91,28 +101,31 @@ def compile_plan(graph: Graph, types: Mapping[str, NodeType[..., Any]]) -> Plan:
     )
 
 
+def _known(node_type: NodeType[..., Any]) -> _Known:
+    optional = frozenset(handle.name for handle in node_type.inputs if not handle.required)
+    return _Known(optional, node_type.policy)
+
+
 def _node_plan(
-    node: Node,
-    edges: list[Edge],
-    downstream: tuple[NodeId, ...],
-    picked: tuple[Edge, ...],
-    node_type: NodeType[..., Any] | None,
+    node: Node, edges: list[Edge], downstream: tuple[NodeId, ...], picked: tuple[Edge, ...], known: _Known
 ) -> NodePlan:
-    valued = [edge for edge in edges if edge.target_handle not in (CONDITION, ORDER)]
+    valued, conditions, order_only = edges, (), ()
+    if any(edge.target_handle in _WITHOUT_VALUE for edge in edges):
+        valued = [edge for edge in edges if edge.target_handle not in _WITHOUT_VALUE]
+        conditions = tuple(edge for edge in edges if edge.target_handle == CONDITION)
+        order_only = tuple(edge for edge in edges if edge.target_handle == ORDER)
     bindings = tuple(_bindings(valued, node.data))
     return NodePlan(
         node=node,
-        constants=_unfed(node.data, valued),
+        constants=_unfed(node.data, valued) if node.data else _NOTHING,
         bindings=bindings,
-        conditions=tuple(edge for edge in edges if edge.target_handle == CONDITION),
-        order_only=tuple(edge for edge in edges if edge.target_handle == ORDER),
-        upstream=tuple(dict.fromkeys(edge.source for edge in edges if edge.source != INPUT)),
+        conditions=conditions,
+        order_only=order_only,
+        upstream=tuple(dict.fromkeys([edge.source for edge in edges if edge.source != INPUT])),
         downstream=downstream,
         picked=picked,
-        optional=frozenset(handle.name for handle in node_type.inputs if not handle.required)
-        if node_type
-        else frozenset(),
-        policy=node_type.policy if node_type else DEFAULT_POLICY,
+        optional=known.optional,
+        policy=known.policy,
         waits_for_first=any(binding.kind == "first" for binding in bindings),
     )
 

@@ -16,17 +16,11 @@ from hypothesis import strategies as st
 
 from perdure.errors import GraphError, UnreadableGraph
 from perdure.graph.declare import Stream, node, workflow
-from perdure.graph.forms import (
-    content_hash,
-    graph_from_json,
-    graph_from_yaml,
-    graph_to_json,
-    graph_to_yaml,
-    load_graph,
-)
+from perdure.graph.forms import graph_from_json, graph_from_yaml, load_graph
 from perdure.graph.model import Edge, Graph, Input, Node
 from perdure.graph.trace import after, collect, first, text, unless, when
 from perdure.graph.wiring import sort_edges
+from perdure.graph.writing import content_hash, graph_to_json, graph_to_yaml
 from perdure.ids import NodeId
 
 

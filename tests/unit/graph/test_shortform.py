@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from perdure.errors import NotExpressible, UnreadableGraph
 from perdure.graph.declare import Outputs, Stream, node, workflow
-from perdure.graph.forms import graph_from_json, graph_from_yaml, graph_to_short, load_graph
+from perdure.graph.forms import graph_from_json, graph_from_yaml, load_graph
 from perdure.graph.model import Edge, Graph, Input, Node
 from perdure.graph.trace import after, collect, text
 from perdure.graph.validate import validate
+from perdure.graph.writing import graph_to_short
 from perdure.graph.yamls import write_yaml
 from perdure.ids import NodeId
 
