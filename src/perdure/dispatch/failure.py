@@ -17,7 +17,7 @@ MESSAGE_MAX_CHARS = 8_192
 TRACEBACK_MAX_CHARS = 65_536
 
 _PLACES = str(Path(__file__).with_name("places.py"))
-_DOORS = ("_part", "call_here")
+_DOORS = ("invoke", "conclude", "_part", "call_here")
 """The functions there that call a part of a body, and nothing else."""
 
 

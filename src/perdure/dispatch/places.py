@@ -133,7 +133,9 @@ class LoopPlace:
         if self.is_over:
             raise asyncio.CancelledError
         try:
-            return await (function(*args, **kwargs) if is_async(function) else self._blocking(function, *args, **kwargs))
+            return await (
+                function(*args, **kwargs) if is_async(function) else self._blocking(function, *args, **kwargs)
+            )
         except asyncio.CancelledError:
             self.end()
             raise

@@ -161,13 +161,19 @@ class Driver:
             return
         if self._unlaunched:
             self._launch_held_back()
-        while self.decider.proceed(at=self.machinery.clock.now_micros(), most=PORTION_NODES):
-            self._start_ready()
-            self._pending.set_apart()
-        self._start_ready()
+        self._decide()
         self._watch_deadline()
         if not self._pending.is_empty or not isinstance(self._lease, Keep) or self._rests():
             self._submit()
+
+    def _decide(self) -> None:
+        """Decide what follows, and start what can start. If that is a lot, the rest follows when this is on its way."""
+        is_enough = self.decider.has_more and self.decider.decided > PORTION_NODES
+        if not is_enough:
+            at = self.machinery.clock.now_micros()
+            while self.decider.proceed(at=at, most=PORTION_NODES) and not self.decider.decided:
+                pass  # it has looked at nodes for which it is too early
+        self._start_ready()
 
     @property
     def has_rested(self) -> bool:
@@ -177,7 +183,7 @@ class Driver:
     @property
     def has_untaken_commands(self) -> bool:
         """Whether there are commands that no transition has taken up yet."""
-        return self._pending.has_commands
+        return bool(self._pending.commands)
 
     def command(self, command: Command) -> None:
         """Take up a wish from outside. It is applied once: with the transition that holds its consequences."""
@@ -331,12 +337,13 @@ class Driver:
             return None
 
     def _next_transition(self) -> Transition | None:
-        portion = self._pending.take()
-        if self._pending.is_empty:  # else the run goes on, or ends, with what is left
-            if isinstance(self._lease, Keep) and self._may_release():
-                self._lease = Release()
-            elif isinstance(self._lease, Claim) and self._rests():
-                self._lease = msgspec.structs.replace(self._lease, lets_go=True)
+        portion = self._pending.cut()
+        if isinstance(self._lease, Keep) and self._may_release():
+            self._lease = Release()
+        elif isinstance(self._lease, Claim) and self._rests():
+            self._lease = msgspec.structs.replace(self._lease, lets_go=True)
+        if self.decider.has_more:
+            self._soon(self.happened)
         self._in_flight = portion.acts
         if not portion.decided and not portion.commands and isinstance(self._lease, Keep):
             self._nothing_to_commit()
@@ -380,6 +387,8 @@ class Driver:
         acts, self._in_flight = self._in_flight, []
         for act in acts:
             act()
+        if self.decider.has_more:
+            self._decide()
         self.machinery.hub.changed(self.run_id)
         if isinstance(transition.lease, Release) or (isinstance(transition.lease, Claim) and transition.lease.lets_go):
             self._finish(transition.run)
@@ -559,7 +568,8 @@ class Driver:
         """Have what was decided committed: at once if somebody waits for it, in good company if nobody does."""
         if self._group is None:  # what was decided so far is submitted when the task begins
             return
-        waited_for = self._pending.is_waited_for or self._rests() or not isinstance(self._lease, Keep)
+        waited_for = self._pending.is_waited_for or self.decider.has_more or self._rests()
+        waited_for = waited_for or not isinstance(self._lease, Keep)
         is_held_back = self.projection.run.settings.durability == "exit" and not waited_for and not self._is_draining
         if not is_held_back:
             self.machinery.committer.submit(self, urgent=waited_for)
@@ -610,8 +620,11 @@ class Driver:
         except Exception as bug:  # a bug may raise anything
             self._failed(bug)
 
+    def _soon(self, work: Callable[[], None]) -> None:
+        self.rested.get_loop().call_soon(self._guarded, work)
+
     def _later(self, seconds: float, work: Callable[[], None]) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(seconds, self._guarded, work)
+        return self.rested.get_loop().call_later(seconds, self._guarded, work)
 
     def _failed(self, bug: Exception) -> None:
         log.error("driver_failed", extra={"run_id": self.run_id}, exc_info=bug)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -27,11 +26,10 @@ class Portion(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Pending:
-    """Gathers what goes with the next decisions. Portions that were set apart are taken first, oldest first."""
+    """Gathers what goes with the next decisions."""
 
     def __init__(self, decider: Decider) -> None:
         self._decider = decider
-        self._apart: deque[Portion] = deque()
         self.acts: list[Callable[[], None]] = []
         """What is to be done when everything that was decided so far is durable."""
         self.blobs: list[BlobUse] = []
@@ -40,25 +38,12 @@ class Pending:
     @property
     def is_waited_for(self) -> bool:
         """Whether something is to be done when it is durable."""
-        return bool(self.acts or self.commands or self._apart)
+        return bool(self.acts or self.commands)
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to be committed, or to be done when it is."""
-        return not (self.is_waited_for or self._decider.has_decided)
-
-    @property
-    def has_commands(self) -> bool:
-        return bool(self.commands) or any(portion.commands for portion in self._apart)
-
-    def set_apart(self) -> None:
-        """Have what was decided so far committed by itself, if anything was."""
-        if self._decider.has_decided or self.commands:
-            self._apart.append(self.cut())
-
-    def take(self) -> Portion:
-        """Return the oldest portion, or all there is."""
-        return self._apart.popleft() if self._apart else self.cut()
+        return not (self.is_waited_for or self._decider.decided)
 
     def cut(self) -> Portion:
         """Return what has gathered since the last cut."""

@@ -53,8 +53,14 @@ class Decider:
         return decided
 
     @property
-    def has_decided(self) -> bool:
-        return bool(self._decided)
+    def decided(self) -> int:
+        """How many events have not been taken yet."""
+        return len(self._decided)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there are nodes left that may have to be decided about."""
+        return bool(self._looks)
 
     def proceed(self, *, at: int, most: int | None = None) -> bool:
         """Decide what follows, for `most` nodes at most. True if there is more to decide."""

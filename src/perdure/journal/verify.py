@@ -19,8 +19,9 @@ from perdure.ids import EngineId, NodeId, Seq
 from perdure.journal import events as e
 from perdure.journal.evolve import create_run
 from perdure.journal.projection import Projection, StepKey, fold
-from perdure.journal.readiness import Blocked, Ready, chosen, readiness
+from perdure.journal.readiness import chosen
 from perdure.journal.states import ENDED, MOVING, SETTLED, TERMINAL, NodeState, NodeStatus, RunState, RunStatus
+from perdure.journal.turns import Turns
 
 
 class Dump(msgspec.Struct, frozen=True, kw_only=True):
@@ -219,12 +220,9 @@ def _nodes_start_when_ready(dump: Dump) -> Iterator[Violation]:
     projection = Projection(
         create_run(dump.run.run_id, created, at=first.at, branch_id=first.branch_id, epoch=first.epoch)
     )
-    due: list[NodeId] = []
-    last_word = _last_word(dump.events)
+    turns = Turns(dump.plan)
     for entry in dump.events[1:]:
         event = entry.event
-        if entry is last_word:
-            due = list(_undecided(dump.plan, projection))
         if isinstance(event, e.NodeScheduled) and event.attempt == 1:
             for source in _missing_for(event.node_id, dump.plan, projection):
                 yield _violation("I16", f"{event.node_id!r} was scheduled at {entry.seq} before {source!r} had settled")
@@ -232,34 +230,25 @@ def _nodes_start_when_ready(dump: Dump) -> Iterator[Violation]:
             projection.apply(event, at=entry.at)
         except JournalError:
             return  # reported as I6
-    if projection.run.status is not RunStatus.RUNNING:
-        return
-    for node_id in due:
-        if projection.status(node_id) is NodeStatus.IDLE:
-            yield _violation("I17", f"node {node_id!r} could be scheduled or skipped, and was not")
-    if all(node.status in ENDED for node in projection.nodes.values()) and not _undecided(dump.plan, projection):
+        yield from _in_turn(turns, entry, projection)
+    is_over = all(node.status in ENDED for node in projection.nodes.values()) and turns.is_empty
+    if projection.run.status is RunStatus.RUNNING and is_over:
         yield _violation("I17", "the run is running but nothing in it can move")
 
 
-def _last_word(log: Sequence[e.Recorded]) -> e.Recorded | None:
-    """Return the last thing that came from a body. What follows from it may still be on its way, portion by portion; what
-    followed from anything before it is not. After a claim everything is looked at again."""
-    for entry in reversed(log):
-        if isinstance(entry.event, e.RunClaimed | e.RunStarted | e.RunResumed):
-            return None
-        if isinstance(entry.event, _WORDS):
-            return entry
-    return None
+def _in_turn(turns: Turns, entry: e.Recorded, projection: Projection) -> Iterator[Violation]:
+    event = entry.event
+    if isinstance(event, e.RunStarted | e.RunClaimed | e.RunRecovered | e.RunResumed):
+        turns.begin(projection, entry.seq)
+    elif isinstance(event, e.NodeScheduled | e.NodeSkipped) and (earlier := turns.decided(event.node_id)) is not None:
+        yield _violation("I17", f"node {earlier!r} could be scheduled or skipped, and {event.node_id!r} was before it")
+    if isinstance(event, e.NodeEvent) and _settles(event):
+        turns.settled(event.node_id, projection, entry.seq)
 
 
-_WORDS = (e.NodeCompleted, e.NodeFailed, e.NodeCheckpointed, e.StepCompleted, e.AttemptResultDiscarded)
-
-
-def _undecided(plan: Plan, projection: Projection) -> dict[NodeId, Ready | Blocked]:
-    """Return the nodes that are to be scheduled or skipped, and are neither yet."""
-    idle = (node_id for node_id in plan.nodes if projection.status(node_id) is NodeStatus.IDLE)
-    answers = ((node_id, readiness(plan.nodes[node_id], projection)) for node_id in idle)
-    return {node_id: answer for node_id, answer in answers if answer is not None}
+def _settles(event: e.NodeEvent) -> bool:
+    is_resolved = isinstance(event, e.NodeResolved) and event.resolution == "done"
+    return is_resolved or isinstance(event, e.NodeCompleted | e.NodeSkipped)
 
 
 def _missing_for(node_id: NodeId, plan: Plan, projection: Projection) -> Iterator[NodeId]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from perdure.dispatch.base import Task
 from perdure.dispatch.inlet import Inlet
@@ -18,7 +18,7 @@ class InlineDispatch(LocalDispatch):
     """Calls blocking bodies on the spot. They must not ask anything of their context that waits."""
 
     async def _in_thread(self, task: Task) -> Any:
-        return await self._on_loop(task)
+        return await self._on_loop(task, cast("asyncio.Task[Any]", asyncio.current_task()))
 
     async def _in_process(self, task: Task) -> Any:
         raise AssertionError("a body in a process is never deterministic")
