@@ -30,6 +30,7 @@ async def one() -> int:
 
 @node
 async def no() -> bool:
+    await asyncio.sleep(0.05)
     return False
 
 

@@ -32,7 +32,7 @@ class LocalDispatch:
     def __init__(
         self,
         *,
-        threads: int = 64,
+        threads: int = 128,
         processes: int = 1,
         process_grace_seconds: float = 5.0,
         child: str = CHILD,

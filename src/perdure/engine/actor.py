@@ -17,10 +17,11 @@ import msgspec
 
 from perdure.dispatch.base import AttemptInfo, Judged, Task, slot_kind
 from perdure.dispatch.failure import failure_of, plain_fields, storable
-from perdure.engine.arguments import gather_arguments
+from perdure.engine.arguments import arguments_at_hand, gather_arguments
 from perdure.engine.failures import AttemptTimeout, record_of
 from perdure.engine.hub import Flash
 from perdure.engine.keys import idempotency_key
+from perdure.engine.values import Decode
 from perdure.engine.weight import is_light
 from perdure.errors import AttemptOver, BlobDamaged, BlobMissing, StoreDamaged, StoreError, StoreReadOnly
 from perdure.graph.constants import from_constant
@@ -32,7 +33,7 @@ from perdure.journal.events import Encoded, ErrorRecord
 from perdure.journal.truth import Look, by_handle, truths_of
 from perdure.journal.values import FALSE, TRUE, part_handle, part_of
 from perdure.store.base import BlobUse, LogLine
-from perdure.store.codecs import NewBlob
+from perdure.store.codecs import NewBlob, blob_refs
 from perdure.store.codecs.wire import whole_reference
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class Actor:
         """Whether `run` has been entered: a task that is cancelled before that ends without a word."""
         self.task: asyncio.Task[Any] | None = None
         """The task in which `run` runs. Whoever starts it says so."""
+        self._prepared: Task | None = None
         self._started = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._is_overdue = False
@@ -115,10 +117,7 @@ class Actor:
         return record_of(error, self._plan.policy.retry_on)
 
     async def _attempt(self) -> tuple[dict[str, Encoded], tuple[BlobUse, ...]]:
-        try:
-            task = await self._prepare()
-        except StoreError as error:
-            task = await self._again(self._prepare, error)
+        task = self._prepared or self._task_at_hand() or await self._patiently(self._fetch_task)
         try:
             result = await self._driver.machinery.dispatch.execute(task)
         finally:
@@ -141,17 +140,43 @@ class Actor:
             return concluded.outputs, self._driver.machinery.values.used(concluded.blobs)
         return concluded.outputs, await self._kept(concluded.blobs)
 
-    async def _prepare(self) -> Task:
+    # What the body needs
+
+    def prepare(self) -> None:
+        """Get ready what the body needs, if that is at hand: there is time for it while the start is being written."""
+        if not self.has_begun:
+            with suppress(Exception):  # whatever is wrong, the attempt finds it again and reports it
+                self._prepared = self._task_at_hand()
+
+    def _task_at_hand(self) -> Task | None:
+        """Return what is to be executed; None if something for it has to be fetched from blobs."""
+        driver = self._driver
+        given = arguments_at_hand(self._plan, driver.projection)
+        restored = driver.projection.node(self.node_id).checkpoint
+        if given is None or any(map(blob_refs, given.values())) or (restored is not None and blob_refs(restored)):
+            return None
+        if self._plan.constants:
+            given = self._constants() | given
+            if any(map(blob_refs, given.values())):
+                return None
+        return self._task(given, driver.machinery.values.decode_whole, restored)
+
+    async def _fetch_task(self) -> Task:
         values = self._driver.machinery.values
         given = self._constants() | await gather_arguments(self._plan, self._driver.projection, values)
-        kind = slot_kind(self._type)
-        if kind == "process":
+        if slot_kind(self._type) == "process":
             given = {handle: await values.inlined(value) for handle, value in given.items()}
-        decode = await values.reader(*given.values())
+        restored = self._driver.projection.node(self.node_id).checkpoint
+        if restored is not None:
+            restored = await values.inlined(restored)
+        return self._task(given, await values.reader(*given.values()), restored)
+
+    def _task(self, given: dict[str, Encoded], decode: Decode, restored: Encoded | None) -> Task:
+        kind = slot_kind(self._type)
         own = {handle.name: given.pop(handle.name) for handle in self._type.properties if handle.name in given}
         return Task(
             node_type=self._type,
-            info=await self._info(),
+            info=self._info(restored),
             arguments=given,
             properties=own,
             decode=decode,
@@ -303,7 +328,7 @@ class Actor:
             for handle, constant in constants.items()
         }
 
-    async def _info(self) -> AttemptInfo:
+    def _info(self, restored: Encoded | None) -> AttemptInfo:
         run = self._driver.projection.run
         node = self._driver.projection.node(self.node_id)
         return AttemptInfo(
@@ -311,7 +336,7 @@ class Actor:
             node_id=self.node_id,
             attempt=self.attempt,
             idempotency_key=idempotency_key(run.run_id, node),
-            restored=None if node.checkpoint is None else await self._driver.machinery.values.inlined(node.checkpoint),
+            restored=restored,
         )
 
     # Services for the body's context

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from perdure.engine.failures import InputUnusable
-from perdure.engine.values import Values
+from perdure.engine.values import Values, is_elsewhere
 from perdure.graph.model import INPUT, Edge
 from perdure.graph.plan import Binding, NodePlan
 from perdure.journal.events import Encoded
@@ -19,13 +19,33 @@ Brought = Mapping[str, Encoded]
 
 async def gather_arguments(plan: NodePlan, projection: Projection, values: Values) -> dict[str, Encoded]:
     """Return the encoded value for each handle that edges feed. The node is ready: what has not come never will."""
+    opened: dict[str, Encoded] = {}
+    for binding in plan.bindings:
+        for edge in binding.edges:
+            arrived = arrival(edge, projection)
+            if not isinstance(arrived, Arrival) and is_elsewhere(arrived):
+                opened[edge.id] = await values.opened(arrived)
+    gathered = arguments_at_hand(plan, projection, opened)
+    assert gathered is not None, "everything that was elsewhere is open"
+    return gathered
+
+
+def arguments_at_hand(
+    plan: NodePlan, projection: Projection, opened: Mapping[str, Encoded] | None = None
+) -> dict[str, Encoded] | None:
+    """As `gather_arguments`, with values from elsewhere by edge in `opened`; None if one is missing there."""
     arguments: dict[str, Encoded] = {}
     for binding in plan.bindings:
         brought: dict[str, Encoded] = {}
         for edge in binding.edges:
             arrived = arrival(edge, projection)
-            if not isinstance(arrived, Arrival):
-                brought[edge.id] = await values.opened(arrived) if values.is_elsewhere(arrived) else arrived
+            if isinstance(arrived, Arrival):
+                continue
+            if is_elsewhere(arrived):
+                if opened is None or edge.id not in opened:
+                    return None
+                arrived = opened[edge.id]
+            brought[edge.id] = arrived
         if brought and (binding.kind == "first" or len(brought) == len(binding.edges)):
             arguments[binding.handle] = _value_of(binding, brought)
     return arguments

@@ -107,6 +107,8 @@ class Committer:
             for source in group:
                 del self._waiting[source]
             await self._commit(group)
+            if not self._waiting:
+                await asyncio.sleep(0)  # bodies that it has started may end at once: their results follow on its heels
 
     async def _commit(self, group: Sequence[Source]) -> None:
         offered = [(source, transition) for source in group if (transition := self._next_of(source)) is not None]

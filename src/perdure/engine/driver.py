@@ -106,6 +106,8 @@ class Driver:
         self._actors: dict[NodeId, tuple[Actor, asyncio.Task[None]]] = {}
         self._held: dict[Actor, SlotKind] = {}
         """Slots of attempts that are recorded as started, launched or about to be."""
+        self._starting: list[Actor] = []
+        """Those of them whose start is not on its way to the store yet."""
         self._unlaunched: list[Actor] = []
         """Those of them that wait until the engine is sure of its lease."""
         self._pending = Pending(self.decider)
@@ -342,8 +344,8 @@ class Driver:
             self._lease = Release()
         elif isinstance(self._lease, Claim) and self._rests():
             self._lease = msgspec.structs.replace(self._lease, lets_go=True)
-        if self.decider.has_more:
-            self._soon(self.happened)
+        if self._starting or self.decider.has_more:
+            self._soon(self._while_written)
         self._in_flight = portion.acts
         if not portion.decided and not portion.commands and isinstance(self._lease, Keep):
             self._nothing_to_commit()
@@ -364,6 +366,14 @@ class Driver:
             lease=self._lease,
             only_steps=isinstance(self._lease, Keep) and only_steps(self._durable_run, portion.run),
         )
+
+    def _while_written(self) -> None:
+        """Do what can be done while a transition is on its way: ready the bodies that it starts, and decide more."""
+        starting, self._starting = self._starting, []
+        for actor in starting:
+            actor.prepare()
+        if self.decider.has_more:
+            self.happened()
 
     def committed(self, transition: Transition, outcome: Outcome) -> None:
         if self._is_gone:
@@ -459,6 +469,7 @@ class Driver:
         if self._may_run_early(node_id):
             self._launch(actor)
         else:
+            self._starting.append(actor)
             self._pending.acts.append(lambda: self._launch(actor))
 
     def _launch(self, actor: Actor) -> None:

@@ -23,7 +23,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     trial_seconds: float = 10.0
     """How long a run that was lost more than once without progress is watched at most before others like it are taken up."""
     loop_bodies: int = 1_000
-    threads: int = 64
+    threads: int = 128
     processes: int = max(1, os.cpu_count() or 1)
     patience_seconds: float = 30.0
     """How long a store may refuse to work before the runs it holds up are dropped from memory."""

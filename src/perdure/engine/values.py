@@ -97,10 +97,6 @@ class Values:
             self._remember(blob.digest, bytes(blob.content))
         return tuple(BlobUse(digest=blob.digest, size=len(blob.content)) for blob in blobs)
 
-    def is_elsewhere(self, value: Encoded) -> bool:
-        """Whether the value is a reference to a blob that holds all of it."""
-        return whole_reference(value) is not None
-
     async def opened(self, value: Encoded) -> Encoded:
         """Return the value itself where it is a reference to a blob that holds all of it."""
         reference = whole_reference(value)
@@ -119,7 +115,7 @@ class Values:
         for value in values:
             references |= blob_refs(value)
         if not references:
-            return self._decode_plain
+            return self.decode_whole
         held = {reference: await self._read(reference) for reference in references}
 
         def decode(value: Encoded, annotation: Any) -> Any:
@@ -131,7 +127,8 @@ class Values:
         """Return the decoded value."""
         return (await self.reader(value))(value, annotation)
 
-    def _decode_plain(self, value: Encoded, annotation: Any) -> Any:
+    def decode_whole(self, value: Encoded, annotation: Any) -> Any:
+        """Decode a value that refers to no blobs."""
         return self.codecs.unpack(value, annotation, read_blob=_NO_BLOBS.__getitem__)
 
     async def _read(self, reference: BlobRef) -> bytes:
@@ -150,3 +147,8 @@ class Values:
         while self._cached_bytes > CACHE_BYTES:
             _, dropped = self._cache.popitem(last=False)
             self._cached_bytes -= len(dropped)
+
+
+def is_elsewhere(value: Encoded) -> bool:
+    """Whether the value is a reference to a blob that holds all of it."""
+    return whole_reference(value) is not None
