@@ -17,6 +17,7 @@ from perdure.engine.adoption import in_order, is_lost, is_only_ending, owner_row
 from perdure.engine.background import BODIES_OF, end_bodies, kept_up
 from perdure.engine.catalogue import Catalogue, Prepared
 from perdure.engine.committer import Committer
+from perdure.engine.concluding import conclude_for
 from perdure.engine.driven import driven_seconds
 from perdure.engine.driver import Driver, NotOurs
 from perdure.engine.hub import Hub
@@ -40,12 +41,12 @@ from perdure.errors import EngineStopped, RunIdTaken, RunNotFound, StoreError, T
 from perdure.graph.declare import RunSettings as WorkflowSettings
 from perdure.graph.declare import Workflow, declared_workflows
 from perdure.graph.model import Graph
-from perdure.ids import DEFAULT_PROJECT, ROOT_BRANCH, Chance, EngineId, Epoch, RunId, Seq, SystemChance
+from perdure.ids import DEFAULT_PROJECT, ROOT_BRANCH, Chance, EngineId, Epoch, NodeId, RunId, Seq, SystemChance
 from perdure.journal import events as e
 from perdure.journal.evolve import create_run
 from perdure.journal.projection import Projection
-from perdure.journal.states import MOVING, TERMINAL, RunStatus
-from perdure.store.base import Claim, LeaseLost, RunExists, RunFilter, RunSummary, Store, StoredRun
+from perdure.journal.states import MOVING, TERMINAL, RunState, RunStatus
+from perdure.store.base import BlobUse, Claim, LeaseLost, RunExists, RunFilter, RunSummary, Store, StoredRun
 from perdure.store.blobs import open_blobs
 from perdure.store.codecs import Codecs, process_codecs
 from perdure.store.opening import DEFAULT_URL, default_blobs_url, open_store
@@ -309,6 +310,13 @@ class Engine:
             return None
         self._orphans.pop(chosen, None)
         return driver
+
+    async def conclude(
+        self, run: RunState, node_id: NodeId, result: Any
+    ) -> tuple[dict[str, e.Encoded], tuple[BlobUse, ...]]:
+        """Encode what a node of this run is said to have returned, as if its body had. Needs none of the run's code."""
+        prepared = await self._catalogue.read(run.run_id, run.workflow, run.version)
+        return await conclude_for(result, node_id, prepared.plan, self.values)
 
     def driver_of(self, run_id: RunId) -> Driver | None:
         """Return what drives the run, if this engine does."""

@@ -25,13 +25,12 @@ from typing import Any, Literal, cast
 import msgspec
 
 from perdure.dispatch.failure import contained
+from perdure.engine.concluding import conclude_for
 from perdure.engine.driver import Driver
 from perdure.engine.keys import idempotency_key
-from perdure.engine.resolution import Resolution
+from perdure.engine.resolution import Resolution, done
 from perdure.engine.values import Values
 from perdure.errors import StoreError
-from perdure.graph.handles import Outputs
-from perdure.graph.model import DEFAULT_OUTPUT
 from perdure.graph.plan import Plan
 from perdure.ids import CommandId, NodeId, RunId
 from perdure.journal.states import TERMINAL, NodeState, NodeStatus, RunStatus
@@ -85,7 +84,7 @@ async def ask_probes(nodes: Sequence[NodeState], stored: StoredRun, plan: Plan, 
         place = {"run_id": stored.run.run_id, "node_id": node.node_id, "attempt": node.attempt}
         try:
             said = await _asked(probe, await _doubt(node, stored, values))
-            answer = await _resolution(said, node, values)
+            answer = await _resolution(said, node, plan, values)
         except Exception as error:  # a probe is the user's code, and may raise and return anything
             log.warning("probe_failed", extra={**place, "error": f"{type(error).__name__}: {error}"})
             continue
@@ -128,21 +127,16 @@ async def _doubt(node: NodeState, stored: StoredRun, values: Values) -> Doubt:
     )
 
 
-async def _resolution(said: Any, node: NodeState, values: Values) -> Resolution | None:
+async def _resolution(said: Any, node: NodeState, plan: Plan, values: Values) -> Resolution | None:
     word, value = cast("tuple[Any, Any]", said) if isinstance(said, tuple) else (said, None)
     if word is None:
         return None
     if word not in ("done", "retry", "fail"):
         raise ValueError(f"a probe answers 'done', ('done', value), 'retry', 'fail' or None, not {said!r:.100}")
-    outputs: dict[str, str] = {}
-    if word == "done":
-        named = value.handles() if isinstance(value, Outputs) else {DEFAULT_OUTPUT: value}
-        encoded, blobs = await values.pack_all(named, where=f"the probe of node {node.node_id!r}")
-        outputs = {name: bytes(raw).decode() for name, raw in encoded.items()}
-        return Resolution(
-            node_id=node.node_id, resolution="done", attempt=node.attempt, outputs=outputs, blobs=blobs, by="probe"
-        )
-    return Resolution(node_id=node.node_id, resolution=word, attempt=node.attempt, by="probe")
+    if word != "done":
+        return Resolution(node_id=node.node_id, resolution=word, attempt=node.attempt, by="probe")
+    given = await conclude_for(value, node.node_id, plan, values)
+    return done(node, *given, by="probe")
 
 
 async def _asked(probe: Callable[..., Any], doubt: Doubt) -> Any:
