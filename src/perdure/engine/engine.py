@@ -246,8 +246,9 @@ class Engine:
     ) -> Driver | None:
         """Take a run over if nobody living owns it; None if there is nothing to drive or another was first.
 
-        With a `probation`, None also if the run has to wait because it may be one that kills engines, or because probes are
-        asked first. `answers` are what probes have said.
+        With a `probation`, as recovery has one, None also if the run has to wait because it may be one that kills engines, or
+        because probes are asked first; and nobody waits for the claim, which may fail later: a run whose row somebody else
+        holds would hold up all others. `answers` are what probes have said.
         """
         self._require_running()
         chosen = RunId(run_id)
@@ -304,11 +305,11 @@ class Engine:
         self._drive(driver)
         for command in in_order(stored, lacks_types=bool(prepared.missing)):
             driver.command(command)
-        try:
-            await asyncio.shield(driver.claimed)
-        except NotOurs:
-            return None
-        self._orphans.pop(chosen, None)
+        if probation is None:
+            try:
+                await asyncio.shield(driver.claimed)
+            except NotOurs:
+                return None
         return driver
 
     async def conclude(
@@ -519,11 +520,13 @@ class Engine:
         del self._drivers[run_id]
         if driver.is_orphaned:
             self._orphans[run_id] = self._membership.engine_id
-        elif driver.has_rested and driver.has_untaken_commands:
-            self._wanted.ask(run_id)
-            self._sweep_now.set()
         elif driver.has_rested:
-            self._wanted.discard(run_id)
+            self._orphans.pop(run_id, None)
+            if driver.has_untaken_commands:
+                self._wanted.ask(run_id)
+                self._sweep_now.set()
+            else:
+                self._wanted.discard(run_id)
 
     def _no_longer_ours(self, run_id: RunId) -> None:
         self._orphans.pop(run_id, None)

@@ -1,0 +1,105 @@
+"""A run whose row somebody else holds in PostgreSQL holds up nobody but itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import asyncpg
+import pytest
+
+from perdure import Engine, EngineSettings, node, workflow
+from perdure.journal.states import RunStatus
+from tests.engine.engines import assert_whole
+
+SETTINGS = EngineSettings(poll_seconds=0.2, recovery_seconds=0.2, patience_seconds=60)
+PROMPT_SECONDS = 10
+"""Far below the patience that engines have with a held row, and far above what anything here takes."""
+
+is_open: asyncio.Event
+
+
+@pytest.fixture(autouse=True)
+def closed_gate():
+    global is_open
+    is_open = asyncio.Event()
+
+
+@node
+async def gate(x: int) -> int:
+    await is_open.wait()
+    return x
+
+
+@node(once=True)
+async def once(x: int) -> int:
+    await is_open.wait()
+    return x
+
+
+@workflow
+def gated(x: int) -> int:
+    return gate(x)
+
+
+@workflow
+def doubtful(x: int) -> int:
+    return once(x)
+
+
+@asynccontextmanager
+async def held_row(url: str, run_id: str) -> AsyncIterator[None]:
+    """Hold the row of a run in a session of somebody else's."""
+    connection = await asyncpg.connect(url)
+    try:
+        async with connection.transaction():
+            await connection.execute("SELECT FROM run_state WHERE run_id = $1 FOR UPDATE", run_id)
+            yield
+    finally:
+        await connection.close()
+
+
+async def leave_behind(url: str, *run_ids: str) -> None:
+    async with Engine(url, settings=SETTINGS) as engine:
+        for run_id in run_ids:
+            await engine.start(gated, run_id=run_id, x=1)
+        await engine.stop(grace_seconds=0)
+
+
+async def test_runs_are_recovered_beside_one_that_is_held(postgres_url: str):
+    await leave_behind(postgres_url, "held", "other", "third")
+    is_open.set()
+
+    async with Engine(postgres_url, settings=SETTINGS) as engine:
+        async with held_row(postgres_url, "held"):
+            async with asyncio.timeout(PROMPT_SECONDS):
+                assert await (await engine.get("other")).result() == 1
+                assert await (await engine.get("third")).result() == 1
+            held = await engine.get("held")
+            assert await held.status() is RunStatus.RUNNING
+        async with asyncio.timeout(PROMPT_SECONDS):
+            assert await held.result() == 1
+        await assert_whole(engine, held)
+
+
+async def test_commands_are_taken_up_beside_a_run_that_is_held(postgres_url: str):
+    async with Engine(postgres_url, settings=SETTINGS) as engine:
+        await engine.start(doubtful, run_id="resting", x=1)
+        await engine.stop(grace_seconds=0)
+    await leave_behind(postgres_url, "held")
+
+    async with Engine(postgres_url, settings=SETTINGS, recover=False) as engine:
+        async with held_row(postgres_url, "held"):
+            waiting = asyncio.create_task((await engine.get("held")).result())
+            while engine.driver_of((await engine.get("held")).run_id) is None:
+                await asyncio.sleep(0.01)
+            async with asyncio.timeout(PROMPT_SECONDS):
+                resting = await engine.get("resting")
+                await resting.resolve("once", "done", output=7)
+                async for _ in resting.events():
+                    pass
+                assert await resting.result() == 7
+        is_open.set()
+        async with asyncio.timeout(PROMPT_SECONDS):
+            assert await waiting == 1
