@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import asyncpg
+import msgspec
 import pytest
 
 from perdure import Engine, EngineSettings, node, workflow
+from perdure.journal import events as e
 from perdure.journal.states import RunStatus
-from tests.engine.engines import assert_whole
+from perdure.store.opening import open_store
+from perdure.testing.proxy import StoreProxy
+from tests.engine.engines import assert_whole, log_of
 
 SETTINGS = EngineSettings(poll_seconds=0.2, recovery_seconds=0.2, patience_seconds=60)
 PROMPT_SECONDS = 10
@@ -103,3 +108,40 @@ async def test_commands_are_taken_up_beside_a_run_that_is_held(postgres_url: str
         is_open.set()
         async with asyncio.timeout(PROMPT_SECONDS):
             assert await waiting == 1
+
+
+class Forgetful(StoreProxy):
+    """A store that takes the engine for dead, once."""
+
+    is_forgetful = False
+
+    async def passing(self, name: str, call: Callable[[], Awaitable[Any]], *args: Any) -> Any:
+        if name == "renew_engine" and self.is_forgetful:
+            self.is_forgetful = False
+            return False
+        return await call()
+
+
+async def test_a_claim_that_waits_is_given_up_with_the_lease_under_which_it_was_made(postgres_url: str):
+    settings = msgspec.structs.replace(SETTINGS, heartbeat_seconds=0.1, heartbeat_in_thread=False)
+    await leave_behind(postgres_url, "held")
+    is_open.set()
+    inner = await open_store(postgres_url)
+    store = Forgetful(inner)
+
+    async with Engine(store.as_store, settings=settings) as engine:
+        held = await engine.get("held")
+        first_name = engine.engine_id
+        async with asyncio.timeout(PROMPT_SECONDS), held_row(postgres_url, "held"):
+            while engine.driver_of(held.run_id) is None:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.5)  # the claim has been offered, and the row is held
+            store.is_forgetful = True
+            while engine.engine_id == first_name or engine.driver_of(held.run_id) is None:
+                await asyncio.sleep(0.01)
+        async with asyncio.timeout(PROMPT_SECONDS):
+            assert await held.result() == 1
+        claims = [entry.event for entry in await log_of(held) if isinstance(entry.event, e.RunClaimed)]
+        assert [claim.engine_id for claim in claims[1:]] == [engine.engine_id]
+        await assert_whole(engine, held)
+    await inner.close()

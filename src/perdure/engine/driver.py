@@ -145,6 +145,11 @@ class Driver:
         return bool(self._actors)
 
     @property
+    def is_gone(self) -> bool:
+        """Whether the run was let go of, or lost."""
+        return self._is_gone
+
+    @property
     def is_harmless(self) -> bool:
         """Whether the run has made progress since it was taken up, or is no longer driven here."""
         return self._is_gone or not self.projection.run.recoveries
