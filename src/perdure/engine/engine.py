@@ -195,6 +195,7 @@ class Engine:
         )
         annotation = Any if isinstance(workflow, Graph) else workflow.output_type
         run: Run[R] = Run(self, chosen, annotation)
+        was_wanted = chosen in self._wanted
         while True:
             await self._until_joined()
             driver = self._drivers.get(chosen)
@@ -209,6 +210,8 @@ class Engine:
                 if not isinstance(refusal.outcome, RunExists):
                     continue  # whether it was created shows when it is tried again
                 is_there = True
+                if not was_wanted:  # nobody has asked for the run that is there, unless it is the same
+                    self._wanted.discard(chosen)
             if is_there:
                 await self._require_same(run, created)
                 await self.commanded(chosen)
