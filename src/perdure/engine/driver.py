@@ -319,6 +319,7 @@ class Driver:
         if self._is_gone or self._is_draining:
             return
         self._is_draining = True
+        self.decider.leaves_to_probes = True
         self._timers.append(self._later(grace_seconds, lambda: self._stop_bodies("the engine stopped")))
         self._submit()
 

@@ -27,7 +27,7 @@ from perdure.engine.loglines import LogKeeper
 from perdure.engine.machinery import Machinery
 from perdure.engine.membership import Membership
 from perdure.engine.probation import Probation
-from perdure.engine.probing import ask_probes, leave_to_probes, nodes_to_probe
+from perdure.engine.probing import ask_probes, nodes_to_probe
 from perdure.engine.recovery import Recovery
 from perdure.engine.resolution import Resolution
 from perdure.engine.run import Run
@@ -371,8 +371,6 @@ class Engine:
                 # A run is let go by a commit: there is nothing to wait for if a bug has ended whoever commits.
                 await asyncio.wait((resting, self._committing), return_when=asyncio.FIRST_COMPLETED)
                 resting.cancel()
-        for driver in drivers:
-            await leave_to_probes(driver, self._store, at=self.clock.now_micros())
 
     async def _close(self) -> None:
         for driver in list(self._drivers.values()):

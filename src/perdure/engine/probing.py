@@ -7,8 +7,9 @@
     @node(once=True, probe=was_charged)
     async def charge(ctx: Context, amount: Decimal) -> str: ...
 
-A probe is asked when the run is taken up, and its answer is recorded in the transition that takes the run up. It may be asked
-several times and by several engines; it only looks. One that raises, takes too long or does not know (None) leaves the node
+A probe is asked when the run is taken up, and its answer is recorded in the transition that takes the run up. An engine that
+stops does not ask: it leaves the run moving, for whoever comes next. A probe may be asked several times and by several
+engines; it only looks. One that raises, takes too long or does not know (None) leaves the node
 in doubt, for a person to resolve.
 """
 
@@ -26,15 +27,13 @@ import msgspec
 
 from perdure.dispatch.failure import contained
 from perdure.engine.concluding import conclude_for
-from perdure.engine.driver import Driver
 from perdure.engine.keys import idempotency_key
 from perdure.engine.resolution import Resolution, done
 from perdure.engine.values import Values
-from perdure.errors import StoreError
 from perdure.graph.plan import Plan
-from perdure.ids import CommandId, NodeId, RunId
+from perdure.ids import NodeId, RunId
 from perdure.journal.states import TERMINAL, NodeState, NodeStatus, RunStatus
-from perdure.store.base import Command, Store, StoredRun
+from perdure.store.base import StoredRun
 
 log = logging.getLogger("perdure.probing")
 
@@ -92,28 +91,6 @@ async def ask_probes(nodes: Sequence[NodeState], stored: StoredRun, plan: Plan, 
         if answer is not None:
             answers.append(answer)
     return answers
-
-
-async def leave_to_probes(driver: Driver, store: Store, *, at: int) -> None:
-    """A run was let go, and bodies that must not be repeated were told to stop: have whoever comes next ask their probes."""
-    if driver.projection.run.status is not RunStatus.SUSPENDED or not driver.has_rested:
-        return  # one that moves is taken up in any case
-    plans = driver.decider.plan.nodes
-    in_doubt = (node for node in driver.projection.nodes.values() if node.status is NodeStatus.IN_DOUBT)
-    if all(plans[node.node_id].policy.probe is None for node in in_doubt):
-        return
-    # Nobody takes up a run that rests, unless it was told something.
-    command = Command(
-        command_id=CommandId(f"probe/{driver.run_id}/{driver.projection.run.last_seq}"),
-        run_id=driver.run_id,
-        kind="resume",
-        payload={"reason": "probes are asked"},
-        created_at=at,
-    )
-    try:
-        await store.add_command(command)
-    except StoreError as error:
-        log.warning("probes_not_asked", extra={"run_id": driver.run_id, "error": str(error)})
 
 
 async def _doubt(node: NodeState, stored: StoredRun, values: Values) -> Doubt:
