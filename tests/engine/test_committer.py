@@ -29,6 +29,7 @@ class Decided:
         self.transitions = list(transitions)
         self.heard: asyncio.Queue[Outcome | StoreError] = asyncio.Queue()
         self.asked = 0
+        self.is_gone = False
 
     def next_transition(self) -> Transition | None:
         self.asked += 1
@@ -197,6 +198,30 @@ async def test_patience_with_a_busy_run_ends_for_that_run_alone(postgres: Store,
         after = Decided(free.next_node(1).transition())
         committer.submit(after)
         assert await heard(after) == [Committed()]
+
+
+async def test_what_was_held_for_one_who_has_let_go_is_not_written(postgres: Store, raw: Any) -> None:
+    locked, free = await begin(postgres, "locked", "free")
+    before = await postgres.load_state(RunId("locked"))
+    held = Decided(locked.next_node(0).transition())
+    offered: list[list[RunId]] = []
+
+    async with committing(Noting(postgres, offered).as_store) as committer:
+        async with raw.transaction():
+            await raw.execute("SELECT FROM run_state WHERE run_id = 'locked' FOR UPDATE")
+            committer.submit(held)
+            async with asyncio.timeout(5):
+                while len(offered) < 2:  # then it was found busy before
+                    await asyncio.sleep(0.01)
+            held.is_gone = True
+            await asyncio.sleep(0.5)  # longer than until it would be offered again
+        after = Decided(free.next_node(0).transition())
+        committer.submit(after)
+        assert await heard(after) == [Committed()]
+        await asyncio.sleep(1)
+
+    assert held.heard.empty()
+    assert await postgres.load_state(RunId("locked")) == before
 
 
 async def test_a_run_that_was_loaded_again_while_it_was_busy_is_offered_once_at_a_time(

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
 from perdure import Engine, EngineSettings, first, node, when, workflow
+from perdure.engine.inspect import verify_run
 from perdure.ids import RunId
+from perdure.journal.events import NodeCompleted
 from perdure.journal.states import RunStatus
+from perdure.store.base import Store
+from perdure.store.opening import open_store
+from perdure.testing.proxy import StoreProxy
 
 PORTION = 3
 WIDTH = 40
@@ -129,3 +136,41 @@ async def test_a_run_is_cancelled_between_portions(store_url: str):
         await begun()
         await run.cancel("enough")
         assert (await run.wait()).status is RunStatus.CANCELLED
+
+
+class Held(StoreProxy):
+    """A store whose commits wait while they are held, and take their time afterwards."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.goes_on = asyncio.Event()
+        self.waiting = asyncio.Event()
+
+    async def passing(self, name: str, call: Callable[[], Awaitable[Any]], *args: Any) -> Any:
+        if name == "commit" and any(isinstance(e.event, NodeCompleted) for move in args[0] for e in move.events):
+            self.waiting.set()
+            await self.goes_on.wait()
+        if name == "commit":
+            await asyncio.sleep(0.01)
+        return await call()
+
+
+async def test_no_body_begins_once_the_run_is_being_cancelled(sqlite_url: str):
+    """The first portions are on their way when the run is cancelled; that is written after them."""
+    inner = await open_store(sqlite_url)
+    held = Held(inner)
+    async with Engine(held.as_store) as engine:
+        run = await engine.start(fan, run_id="r")
+        await held.waiting.wait()
+        driver = engine.driver_of(RunId("r"))
+        assert driver is not None
+        await run.cancel("enough")
+        assert driver.projection.run.status is RunStatus.CANCELLING
+
+        held.goes_on.set()
+
+        assert (await run.wait()).status is RunStatus.CANCELLED
+        assert await verify_run(engine, run.run_id) == []
+        assert (await events_of(engine, "r"))["NodeStarted"] > PORTION
+    await inner.close()
+    assert not ran

@@ -13,11 +13,12 @@ import pytest
 from perdure import Context, Engine, node, workflow
 from perdure.engine import probing
 from perdure.engine.probing import Doubt
-from perdure.errors import NotInDoubt, RunFailed, RunResting
+from perdure.errors import NotInDoubt, RunFailed, RunResting, StoreUnavailable
 from perdure.journal import events as e
 from perdure.journal.states import NodeStatus, RunStatus
 from perdure.testing.loop import run_virtual
 from perdure.testing.process import Dead, Process
+from perdure.testing.proxy import StoreProxy
 from tests.crash.backends import opened_store, opened_world
 from tests.engine.engines import assert_whole, counted, engine_on, log_of
 
@@ -209,6 +210,34 @@ def test_a_body_that_was_stopped_with_its_engine_is_probed_by_the_next_one(sqlit
                         await asyncio.sleep(1)
                 assert await run.result() == "thanks: went through"
                 assert len(keys) == len(asked) == 1
+                await assert_whole(engine, run)
+
+    run_virtual(main())
+
+
+def test_a_run_is_left_to_its_probes_in_the_transition_that_lets_go_of_it(sqlite_url: str):
+    """Whatever becomes of the engine after that, somebody will ask."""
+
+    class Unheard(StoreProxy):
+        async def passing(self, name: str, call: Callable[[], Any], *args: Any) -> Any:
+            if name == "add_command":
+                raise StoreUnavailable("nothing more can be said")
+            return await call()
+
+    async def main() -> None:
+        global answer
+        answer = ("done", "went through")
+        async with opened_store(sqlite_url) as store:
+            async with engine_on(Unheard(store).as_store) as engine:
+                await engine.start(sale, run_id=RUN, amount=5)
+                await asyncio.sleep(2)
+                await engine.stop(grace_seconds=1)
+            async with engine_on(store) as engine:
+                run = await engine.get(RUN)
+                async with asyncio.timeout(100):
+                    assert await run.result() == "thanks: went through"
+                assert len(keys) == len(asked) == 1
+                assert (await counted(run))[e.RunSuspended] == 0
                 await assert_whole(engine, run)
 
     run_virtual(main())

@@ -9,7 +9,7 @@ import pytest
 
 from perdure import Engine, node, workflow
 from perdure.engine.catalogue import MAX_PREPARED
-from perdure.errors import PerdureError
+from perdure.errors import PerdureError, RunIdTaken
 from perdure.graph.forms import graph_from_json
 from perdure.graph.writing import graph_to_json
 from perdure.journal import events as e
@@ -87,6 +87,24 @@ def test_other_runs_are_left_alone(sqlite_url: str):
                 assert await (await engine.get("mine")).result() == 1
                 await asyncio.sleep(60)
                 assert (await (await engine.get("other")).state()).epoch == 1
+
+    run_virtual(main())
+
+
+def test_a_run_whose_id_could_not_be_taken_is_left_alone(sqlite_url: str):
+    async def main() -> None:
+        async with opened_store(sqlite_url) as store, engine_on(store, recover=False) as engine:
+            async with engine_on(store) as other:
+                await other.start(steps, run_id="theirs", seconds=1)
+                await other.start(steps, run_id="shared", seconds=1)
+                shared = await engine.start(steps, run_id="shared", seconds=1)
+                for run_id in ("theirs", "shared"):
+                    with pytest.raises(RunIdTaken):
+                        await engine.start(steps, run_id=run_id, seconds=2)
+                await other.stop(grace_seconds=0)
+            await asyncio.sleep(60)
+            assert (await (await engine.get("theirs")).state()).epoch == 1
+            assert await shared.result() == 1
 
     run_virtual(main())
 

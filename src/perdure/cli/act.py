@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
+import asyncio
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import click
-import msgspec
 
 from perdure.cli.exits import Exit
-from perdure.cli.options import Place, awaited, json_option, print_json, store_option
+from perdure.cli.options import Place, awaited, imports_option, json_option, print_json, store_option, users_output
+from perdure.cli.output import read_output
 from perdure.cli.plainly import Silence
 from perdure.cli.results import verdict
 from perdure.cli.running import drive, exit_after
@@ -19,6 +20,7 @@ from perdure.cli.words import plain
 from perdure.engine.engine import Engine
 from perdure.engine.inspect import find_run, load_run, report_run
 from perdure.engine.printing import outlive_readers
+from perdure.ids import RunId
 from perdure.journal.states import TERMINAL
 
 
@@ -60,24 +62,30 @@ async def cancel_command(run: str, reason: str, store: Place, as_json: bool) -> 
 @click.argument("node", metavar="NODE")
 @click.argument("resolution", metavar="done|retry|fail", type=click.Choice(["done", "retry", "fail"]))
 @click.option("--output", metavar="JSON", help="With done: what the node would have returned. Null if nothing is said.")
+@imports_option
 @store_option
 @json_option
-@awaited
-async def resolve_command(
-    run: str, node: str, resolution: Literal["done", "retry", "fail"], output: str | None, store: Place, as_json: bool
+def resolve_command(
+    run: str,
+    node: str,
+    resolution: Literal["done", "retry", "fail"],
+    output: str | None,
+    imports: Sequence[str],
+    store: Place,
+    as_json: bool,
 ) -> int:
     """Say what became of a node in doubt: one that must run at most once, and was lost half-way.
 
     `done` if it had its effect, `retry` if it had none, `fail` to give it up. `perdure resume` then goes on with the run.
+    The output is read as what the node returns, if its code is found as `perdure resume` finds it; else it is plain JSON.
 
     \b
       perdure resolve 0198f2 charge done --output '{"receipt": 17}'
     """
     require(store)
-    value = _parsed(output)
-    async with Engine(store.url, recover=False) as engine:
-        run_id = await find_run(engine.store, run)
-        await (await engine.get(run_id)).resolve(node, resolution, output=value, by="command line")
+    with users_output(as_json=as_json):
+        value = None if output is None else asyncio.run(read_output(run, node, output, imports, store))
+        run_id = asyncio.run(_resolve(run, node, resolution, value, store))
     if as_json:
         print_json({"run_id": run_id, "node": node, "resolution": resolution})
     else:
@@ -87,9 +95,10 @@ async def resolve_command(
     return Exit.DONE
 
 
-def _parsed(output: str | None) -> Any:
-    try:
-        return None if output is None else msgspec.json.decode(output)
-    except msgspec.DecodeError as error:
-        quoted = shlex.quote(msgspec.json.encode(output).decode())
-        raise click.UsageError(f"--output is not JSON: {error}. If it is a text, quote it: --output {quoted}") from None
+async def _resolve(
+    run: str, node: str, resolution: Literal["done", "retry", "fail"], value: Any, place: Place
+) -> RunId:
+    async with Engine(place.url, workflows=(), recover=False) as engine:  # without workflows it cannot drive the run
+        run_id = await find_run(engine.store, run)
+        await (await engine.get(run_id)).resolve(node, resolution, output=value, by="command line")
+        return run_id

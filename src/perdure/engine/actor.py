@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from perdure.dispatch.base import AttemptInfo, Judged, Task, slot_kind
+from perdure.dispatch.base import AttemptInfo, Task, slot_kind
 from perdure.dispatch.failure import failure_of, plain_fields, storable
 from perdure.engine.arguments import arguments_at_hand, gather_arguments
+from perdure.engine.concluding import Concluded, conclude, is_light_result, looks_at
 from perdure.engine.failures import AttemptTimeout, record_of
 from perdure.engine.hub import Flash
 from perdure.engine.keys import idempotency_key
@@ -26,15 +27,11 @@ from perdure.engine.weight import is_light
 from perdure.errors import AttemptOver, BlobDamaged, BlobMissing, StoreDamaged, StoreError, StoreReadOnly
 from perdure.graph.constants import from_constant
 from perdure.graph.declare import NodeType
-from perdure.graph.handles import Outputs
 from perdure.graph.plan import NodePlan
 from perdure.ids import NodeId
 from perdure.journal.events import Encoded, ErrorRecord
-from perdure.journal.truth import Look, by_handle, truths_of
-from perdure.journal.values import FALSE, TRUE, part_handle, part_of
 from perdure.store.base import BlobUse, LogLine
 from perdure.store.codecs import NewBlob, blob_refs
-from perdure.store.codecs.wire import whole_reference
 
 if TYPE_CHECKING:
     from perdure.engine.driver import Driver
@@ -46,15 +43,6 @@ FIRST_RETRY_SECONDS: Final = 0.05
 LAST_RETRY_SECONDS: Final = 1.0
 
 log = logging.getLogger("perdure.actor")
-
-
-class Concluded(msgspec.Struct, frozen=True, gc=False):
-    """What a body returned, encoded: its outputs, with what decisions need to know of them, and blobs to be kept."""
-
-    outputs: dict[str, Encoded]
-    blobs: tuple[NewBlob, ...]
-    are_kept: bool = False
-    """Whether the blobs are durable already."""
 
 
 class Actor:
@@ -130,7 +118,7 @@ class Actor:
             await self._take_back_cancellations(self.task)
         if isinstance(result, Concluded):
             concluded = result
-        elif _is_light(result):
+        elif is_light_result(result):
             concluded = self._conclude(result)
         else:
             concluded = await self._driver.machinery.values.beside(self._conclude_beside, result)
@@ -181,7 +169,7 @@ class Actor:
             properties=own,
             decode=decode,
             services=self,
-            looks=self._looks() if kind == "process" else (),
+            looks=looks_at(self.node_id, self._driver.decider.plan) if kind == "process" else (),
             finish=self._conclude_beside if kind == "thread" else None,
             on_begin=None if self._plan.policy.timeout is None else self._watch_time,
             on_late=None if kind == "loop" else self._ended_late,
@@ -198,23 +186,7 @@ class Actor:
 
     def _conclude(self, result: Any) -> Concluded:
         """Encode what the body returned, and note what decisions need to know of it. In any thread."""
-        if isinstance(result, Judged):
-            named, truths = by_handle(result.result), result.truths
-        else:
-            named = by_handle(result)
-            truths = truths_of(named, looks, self.node_id) if (looks := self._looks()) else {}
-        values = self._driver.machinery.values
-        outputs: dict[str, Encoded] = {}
-        blobs: tuple[NewBlob, ...] = ()
-        for name, value in named.items():
-            packed = values.packed(value, where=f"node {self.node_id!r}, handle {name!r}")
-            outputs[name] = msgspec.Raw(packed.raw)
-            blobs += packed.blobs
-        if self._plan.picked:
-            outputs |= self._parts_of_large(outputs, blobs)
-        for name, truth in truths.items():
-            outputs[name] = TRUE if truth else FALSE
-        return Concluded(outputs, blobs)
+        return conclude(result, self.node_id, self._driver.decider.plan, self._driver.machinery.values)
 
     def _conclude_beside(self, result: Any) -> Concluded:
         """As `_conclude`, in a thread that can wait: it keeps the blobs, too. If they cannot be kept, others have patience."""
@@ -226,28 +198,6 @@ class Actor:
         except StoreError:
             return concluded
         return msgspec.structs.replace(concluded, are_kept=True)
-
-    def _looks(self) -> tuple[Look, ...]:
-        """Return what conditions of other nodes look at in what this one gives."""
-        nodes = self._driver.decider.plan.nodes
-        looks: list[Look] = []
-        for dependent in self._plan.downstream:
-            if conditions := nodes[dependent].conditions:
-                looks += [(edge.source_handle, edge.path) for edge in conditions if edge.source == self.node_id]
-        return tuple(looks)
-
-    def _parts_of_large(self, outputs: Mapping[str, Encoded], blobs: Sequence[NewBlob]) -> dict[str, Encoded]:
-        """Keep at hand what decisions look at inside values that are too large to be kept with the run."""
-        held = {blob.digest: blob.content for blob in blobs}
-        parts: dict[str, Encoded] = {}
-        for edge in self._plan.picked:
-            value = outputs.get(edge.source_handle)
-            if value is None or (reference := whole_reference(value)) is None:
-                continue
-            with suppress(LookupError):  # a part that is not there is not there for the condition either
-                whole = msgspec.Raw(held[reference.digest])
-                parts[part_handle(edge.source_handle, edge.path)] = part_of(whole, edge.path)
-        return parts
 
     def _ended_late(self, error: Exception | None) -> None:
         """Note that a body has ended whose attempt is over, or about to be."""
@@ -390,9 +340,3 @@ class Actor:
         else:
             packed = await values.beside(functools.partial(values.packed, where=where), value)
         return msgspec.Raw(packed.raw), await self._kept(packed.blobs) if packed.blobs else ()
-
-
-def _is_light(result: Any) -> bool:
-    if isinstance(result, Judged):
-        result = result.result
-    return all(map(is_light, result.handles().values())) if isinstance(result, Outputs) else is_light(result)

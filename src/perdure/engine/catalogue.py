@@ -85,6 +85,7 @@ class Catalogue:
         version = await self._store.save_version(graph.name, content_hash(graph), graph_to_json(graph), source, at=at)
         prepared = self._prepare(version, graph, types)
         prepared.source = source
+        self._keep(prepared)
         self._saved[id(graph)] = prepared
         _trim(self._saved)
         if self._given is not None:
@@ -92,28 +93,34 @@ class Catalogue:
         return prepared
 
     async def load(self, run_id: RunId, workflow: str, version: int) -> Prepared:
-        """Return a saved version, prepared."""
+        """Return a saved version, prepared. Raises TypesChanged if its node types are all here and no longer fit."""
         key = (workflow, version)
-        if (known := self._prepared.get(key)) is not None and not known.missing:
+        if (known := self._prepared.get(key)) is not None:
             return known
+        prepared = await self.read(run_id, workflow, version)
+        if not prepared.missing:
+            if faults := validate(prepared.graph, prepared.types):
+                raise TypesChanged(run_id, workflow, version, faults)
+            self._keep(prepared)
+        return prepared
+
+    async def read(self, run_id: RunId, workflow: str, version: int) -> Prepared:
+        """Return a saved version as it is, whatever has become of its node types."""
         saved = await self._store.load_version(workflow, version)
         if saved is None:
             raise JournalDamaged(run_id, f"version {version} of workflow {workflow!r} is not in the store")
-        prepared = self._prepare(saved, graph_from_json(saved.graph), self.types())
-        if not prepared.missing and (faults := validate(prepared.graph, prepared.types)):
-            del self._prepared[key]
-            raise TypesChanged(run_id, workflow, version, faults)
-        return prepared
+        return self._prepare(saved, graph_from_json(saved.graph), self.types())
 
     def _prepare(self, version: WorkflowVersion, graph: Graph, types: Mapping[str, NodeType[..., Any]]) -> Prepared:
         used = {node.type for node in graph.nodes}
         needed = {name: node_type for name, node_type in types.items() if name in used}
         for node_type in needed.values():
             self._codecs.know(*(handle.annotation for handle in (*node_type.inputs, *node_type.outputs)))
-        prepared = Prepared(version, graph, compile_plan(graph, needed), needed)
-        self._prepared[version.workflow, version.version] = prepared
+        return Prepared(version, graph, compile_plan(graph, needed), needed)
+
+    def _keep(self, prepared: Prepared) -> None:
+        self._prepared[prepared.version.workflow, prepared.version.version] = prepared
         _trim(self._prepared)
-        return prepared
 
 
 def _trim(kept: OrderedDict[Any, Prepared]) -> None:

@@ -49,6 +49,11 @@ class Source(Protocol):
         """Hear that the store could not be used for as long as patience lasted. What was handed over is lost."""
         ...
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has let go of its run. What it handed over, and is not on its way, is not to be written any more."""
+        ...
+
 
 _Offer = tuple[Source, Transition]
 
@@ -141,7 +146,12 @@ class Committer:
 
     def _next_of(self, source: Source) -> Transition | None:
         held = self._held.get(source)
-        return source.next_transition() if held is None else held.transition
+        if held is None:
+            return source.next_transition()
+        if source.is_gone:  # a claim, say, under a name that others take for dead by now
+            del self._held[source]
+            return None
+        return held.transition
 
     async def _settle(self, transitions: Sequence[Transition]) -> Sequence[Outcome]:
         """Offer a group until each of it has an answer."""

@@ -52,6 +52,8 @@ LONG_WAIT_SECONDS = 3_600.0
 PORTION_NODES = 250
 """Where thousands of nodes become ready at once, the first of them start while the others are still being committed, and no
 other run waits for all of them."""
+_STOPPING = {RunStatus.CANCELLING: "the run was cancelled", RunStatus.FAILING: "the run is failing"}
+"""Why bodies of a run in this status are told to stop, and none begins."""
 
 
 class NotOurs(PerdureError):
@@ -147,6 +149,11 @@ class Driver:
         return bool(self._actors)
 
     @property
+    def is_gone(self) -> bool:
+        """Whether the run was let go of, or lost."""
+        return self._is_gone
+
+    @property
     def is_harmless(self) -> bool:
         """Whether the run has made progress since it was taken up, or is no longer driven here."""
         return self._is_gone or not self.projection.run.recoveries
@@ -201,7 +208,7 @@ class Driver:
         match command.kind:
             case "cancel" if status not in TERMINAL and status not in (RunStatus.CANCELLING, RunStatus.FAILING):
                 self.decider.cancel(reason=str(command.payload.get("reason", "")), at=at)
-                self._pending.acts.append(lambda: self._stop_bodies("the run was cancelled"))
+                self._pending.acts.append(lambda: self._stop_bodies(_STOPPING[RunStatus.CANCELLING]))
             case "resolve":
                 self._resolve(command, at)
             case "resume" if status in (RunStatus.QUARANTINED, RunStatus.SUSPENDED, RunStatus.PAUSED):
@@ -320,6 +327,7 @@ class Driver:
         if self._is_gone or self._is_draining:
             return
         self._is_draining = True
+        self.decider.leaves_to_probes = True
         self._timers.append(self._later(grace_seconds, lambda: self._stop_bodies("the engine stopped")))
         self._submit()
 
@@ -477,8 +485,9 @@ class Driver:
             # The commit took so long that the run may be another engine's by now, and a body cannot be fenced.
             self._unlaunched.append(actor)
             return
-        if self._stop_reason is not None:
-            actor.stop_reason = self._stop_reason
+        reason = self._stop_reason or _STOPPING.get(self.projection.run.status)
+        if reason is not None:
+            actor.stop_reason = reason
             self.attempt_stopped(actor)
             return
         assert self._group is not None
@@ -531,7 +540,7 @@ class Driver:
 
     def _stop_if_failing(self, was_running: bool) -> None:
         if was_running and self.projection.run.status is RunStatus.FAILING:
-            self._pending.acts.append(lambda: self._stop_bodies("the run is failing"))
+            self._pending.acts.append(lambda: self._stop_bodies(_STOPPING[RunStatus.FAILING]))
 
     def _stop_bodies(self, reason: str) -> None:
         """Tell running bodies to stop; those that do not within the grace period are left behind."""

@@ -17,6 +17,7 @@ from perdure.engine.adoption import in_order, is_lost, is_only_ending, owner_row
 from perdure.engine.background import BODIES_OF, end_bodies, kept_up
 from perdure.engine.catalogue import Catalogue, Prepared
 from perdure.engine.committer import Committer
+from perdure.engine.concluding import conclude_for
 from perdure.engine.driven import driven_seconds
 from perdure.engine.driver import Driver, NotOurs
 from perdure.engine.hub import Hub
@@ -26,7 +27,7 @@ from perdure.engine.loglines import LogKeeper
 from perdure.engine.machinery import Machinery
 from perdure.engine.membership import Membership
 from perdure.engine.probation import Probation
-from perdure.engine.probing import ask_probes, leave_to_probes, nodes_to_probe
+from perdure.engine.probing import ask_probes, nodes_to_probe
 from perdure.engine.recovery import Recovery
 from perdure.engine.resolution import Resolution
 from perdure.engine.run import Run
@@ -40,12 +41,12 @@ from perdure.errors import EngineStopped, RunIdTaken, RunNotFound, StoreError, T
 from perdure.graph.declare import RunSettings as WorkflowSettings
 from perdure.graph.declare import Workflow, declared_workflows
 from perdure.graph.model import Graph
-from perdure.ids import DEFAULT_PROJECT, ROOT_BRANCH, Chance, EngineId, Epoch, RunId, Seq, SystemChance
+from perdure.ids import DEFAULT_PROJECT, ROOT_BRANCH, Chance, EngineId, Epoch, NodeId, RunId, Seq, SystemChance
 from perdure.journal import events as e
 from perdure.journal.evolve import create_run
 from perdure.journal.projection import Projection
-from perdure.journal.states import MOVING, TERMINAL, RunStatus
-from perdure.store.base import Claim, LeaseLost, RunExists, RunFilter, RunSummary, Store, StoredRun
+from perdure.journal.states import MOVING, TERMINAL, RunState, RunStatus
+from perdure.store.base import BlobUse, Claim, LeaseLost, RunExists, RunFilter, RunSummary, Store, StoredRun
 from perdure.store.blobs import open_blobs
 from perdure.store.codecs import Codecs, process_codecs
 from perdure.store.opening import DEFAULT_URL, default_blobs_url, open_store
@@ -194,6 +195,7 @@ class Engine:
         )
         annotation = Any if isinstance(workflow, Graph) else workflow.output_type
         run: Run[R] = Run(self, chosen, annotation)
+        was_wanted = chosen in self._wanted
         while True:
             await self._until_joined()
             driver = self._drivers.get(chosen)
@@ -208,6 +210,8 @@ class Engine:
                 if not isinstance(refusal.outcome, RunExists):
                     continue  # whether it was created shows when it is tried again
                 is_there = True
+                if not was_wanted:  # nobody has asked for the run that is there, unless it is the same
+                    self._wanted.discard(chosen)
             if is_there:
                 await self._require_same(run, created)
                 await self.commanded(chosen)
@@ -245,8 +249,9 @@ class Engine:
     ) -> Driver | None:
         """Take a run over if nobody living owns it; None if there is nothing to drive or another was first.
 
-        With a `probation`, None also if the run has to wait because it may be one that kills engines, or because probes are
-        asked first. `answers` are what probes have said.
+        With a `probation`, as recovery has one, None also if the run has to wait because it may be one that kills engines, or
+        because probes are asked first; and nobody waits for the claim, which may fail later: a run whose row somebody else
+        holds would hold up all others. `answers` are what probes have said.
         """
         self._require_running()
         chosen = RunId(run_id)
@@ -303,12 +308,19 @@ class Engine:
         self._drive(driver)
         for command in in_order(stored, lacks_types=bool(prepared.missing)):
             driver.command(command)
-        try:
-            await asyncio.shield(driver.claimed)
-        except NotOurs:
-            return None
-        self._orphans.pop(chosen, None)
+        if probation is None:
+            try:
+                await asyncio.shield(driver.claimed)
+            except NotOurs:
+                return None
         return driver
+
+    async def conclude(
+        self, run: RunState, node_id: NodeId, result: Any
+    ) -> tuple[dict[str, e.Encoded], tuple[BlobUse, ...]]:
+        """Encode what a node of this run is said to have returned, as if its body had. Needs none of the run's code."""
+        prepared = await self._catalogue.read(run.run_id, run.workflow, run.version)
+        return await conclude_for(result, node_id, prepared.plan, self.values)
 
     def driver_of(self, run_id: RunId) -> Driver | None:
         """Return what drives the run, if this engine does."""
@@ -359,8 +371,6 @@ class Engine:
                 # A run is let go by a commit: there is nothing to wait for if a bug has ended whoever commits.
                 await asyncio.wait((resting, self._committing), return_when=asyncio.FIRST_COMPLETED)
                 resting.cancel()
-        for driver in drivers:
-            await leave_to_probes(driver, self._store, at=self.clock.now_micros())
 
     async def _close(self) -> None:
         for driver in list(self._drivers.values()):
@@ -511,11 +521,13 @@ class Engine:
         del self._drivers[run_id]
         if driver.is_orphaned:
             self._orphans[run_id] = self._membership.engine_id
-        elif driver.has_rested and driver.has_untaken_commands:
-            self._wanted.ask(run_id)
-            self._sweep_now.set()
         elif driver.has_rested:
-            self._wanted.discard(run_id)
+            self._orphans.pop(run_id, None)
+            if driver.has_untaken_commands:
+                self._wanted.ask(run_id)
+                self._sweep_now.set()
+            else:
+                self._wanted.discard(run_id)
 
     def _no_longer_ours(self, run_id: RunId) -> None:
         self._orphans.pop(run_id, None)

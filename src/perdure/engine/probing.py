@@ -7,8 +7,9 @@
     @node(once=True, probe=was_charged)
     async def charge(ctx: Context, amount: Decimal) -> str: ...
 
-A probe is asked when the run is taken up, and its answer is recorded in the transition that takes the run up. It may be asked
-several times and by several engines; it only looks. One that raises, takes too long or does not know (None) leaves the node
+A probe is asked when the run is taken up, and its answer is recorded in the transition that takes the run up. An engine that
+stops does not ask: it leaves the run moving, for whoever comes next. A probe may be asked several times and by several
+engines; it only looks. One that raises, takes too long or does not know (None) leaves the node
 in doubt, for a person to resolve.
 """
 
@@ -25,17 +26,14 @@ from typing import Any, Literal, cast
 import msgspec
 
 from perdure.dispatch.failure import contained
-from perdure.engine.driver import Driver
+from perdure.engine.concluding import conclude_for
 from perdure.engine.keys import idempotency_key
-from perdure.engine.resolution import Resolution
+from perdure.engine.resolution import Resolution, done
 from perdure.engine.values import Values
-from perdure.errors import StoreError
-from perdure.graph.handles import Outputs
-from perdure.graph.model import DEFAULT_OUTPUT
 from perdure.graph.plan import Plan
-from perdure.ids import CommandId, NodeId, RunId
+from perdure.ids import NodeId, RunId
 from perdure.journal.states import TERMINAL, NodeState, NodeStatus, RunStatus
-from perdure.store.base import Command, Store, StoredRun
+from perdure.store.base import StoredRun
 
 log = logging.getLogger("perdure.probing")
 
@@ -85,7 +83,7 @@ async def ask_probes(nodes: Sequence[NodeState], stored: StoredRun, plan: Plan, 
         place = {"run_id": stored.run.run_id, "node_id": node.node_id, "attempt": node.attempt}
         try:
             said = await _asked(probe, await _doubt(node, stored, values))
-            answer = await _resolution(said, node, values)
+            answer = await _resolution(said, node, plan, values)
         except Exception as error:  # a probe is the user's code, and may raise and return anything
             log.warning("probe_failed", extra={**place, "error": f"{type(error).__name__}: {error}"})
             continue
@@ -93,28 +91,6 @@ async def ask_probes(nodes: Sequence[NodeState], stored: StoredRun, plan: Plan, 
         if answer is not None:
             answers.append(answer)
     return answers
-
-
-async def leave_to_probes(driver: Driver, store: Store, *, at: int) -> None:
-    """A run was let go, and bodies that must not be repeated were told to stop: have whoever comes next ask their probes."""
-    if driver.projection.run.status is not RunStatus.SUSPENDED or not driver.has_rested:
-        return  # one that moves is taken up in any case
-    plans = driver.decider.plan.nodes
-    in_doubt = (node for node in driver.projection.nodes.values() if node.status is NodeStatus.IN_DOUBT)
-    if all(plans[node.node_id].policy.probe is None for node in in_doubt):
-        return
-    # Nobody takes up a run that rests, unless it was told something.
-    command = Command(
-        command_id=CommandId(f"probe/{driver.run_id}/{driver.projection.run.last_seq}"),
-        run_id=driver.run_id,
-        kind="resume",
-        payload={"reason": "probes are asked"},
-        created_at=at,
-    )
-    try:
-        await store.add_command(command)
-    except StoreError as error:
-        log.warning("probes_not_asked", extra={"run_id": driver.run_id, "error": str(error)})
 
 
 async def _doubt(node: NodeState, stored: StoredRun, values: Values) -> Doubt:
@@ -128,21 +104,16 @@ async def _doubt(node: NodeState, stored: StoredRun, values: Values) -> Doubt:
     )
 
 
-async def _resolution(said: Any, node: NodeState, values: Values) -> Resolution | None:
+async def _resolution(said: Any, node: NodeState, plan: Plan, values: Values) -> Resolution | None:
     word, value = cast("tuple[Any, Any]", said) if isinstance(said, tuple) else (said, None)
     if word is None:
         return None
     if word not in ("done", "retry", "fail"):
         raise ValueError(f"a probe answers 'done', ('done', value), 'retry', 'fail' or None, not {said!r:.100}")
-    outputs: dict[str, str] = {}
-    if word == "done":
-        named = value.handles() if isinstance(value, Outputs) else {DEFAULT_OUTPUT: value}
-        encoded, blobs = await values.pack_all(named, where=f"the probe of node {node.node_id!r}")
-        outputs = {name: bytes(raw).decode() for name, raw in encoded.items()}
-        return Resolution(
-            node_id=node.node_id, resolution="done", attempt=node.attempt, outputs=outputs, blobs=blobs, by="probe"
-        )
-    return Resolution(node_id=node.node_id, resolution=word, attempt=node.attempt, by="probe")
+    if word != "done":
+        return Resolution(node_id=node.node_id, resolution=word, attempt=node.attempt, by="probe")
+    given = await conclude_for(value, node.node_id, plan, values)
+    return done(node, *given, by="probe")
 
 
 async def _asked(probe: Callable[..., Any], doubt: Doubt) -> Any:

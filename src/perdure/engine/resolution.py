@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -31,3 +32,15 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
             outputs={name: msgspec.Raw(value.encode()) for name, value in self.outputs.items()},
             by=self.by,
         )
+
+
+def done(node: NodeState, outputs: Mapping[str, e.Encoded], blobs: tuple[BlobUse, ...], *, by: str) -> Resolution:
+    """Return the word that the attempt in doubt has had its effect, and that the node has given this."""
+    return Resolution(
+        node_id=node.node_id,
+        resolution="done",
+        attempt=node.attempt,
+        outputs={name: bytes(value).decode() for name, value in outputs.items()},
+        blobs=blobs,
+        by=by,
+    )

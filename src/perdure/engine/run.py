@@ -6,15 +6,18 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, get_args, get_origin
 
+import msgspec
+
 from perdure.dispatch.failure import storable
 from perdure.engine.driver import NotOurs
 from perdure.engine.hub import Flash
+from perdure.engine.resolution import Resolution, done
 from perdure.errors import CommandIdTaken, NotInDoubt, RunCancelled, RunFailed, RunNotFound, RunResting
 from perdure.graph.annotations import shaped
 from perdure.graph.model import DEFAULT_OUTPUT
 from perdure.ids import CommandId, RunId, Seq
 from perdure.journal.events import Encoded, Recorded
-from perdure.journal.states import TERMINAL, NodeStatus, RunState, RunStatus
+from perdure.journal.states import TERMINAL, NodeState, NodeStatus, RunState, RunStatus
 from perdure.store.base import Command, StoredRun
 
 if TYPE_CHECKING:
@@ -135,24 +138,26 @@ class Run(Generic[R]):
     ) -> None:
         """Say what became of an attempt in doubt: it is done (with this output), to be tried again, or failed.
 
-        Raises NotInDoubt if there is nothing to say about the node, or if it was said already.
+        The output is what the body would have returned, with `Outputs` for several handles. Raises NotInDoubt if there is
+        nothing to say about the node, or if it was said already; ValueNotStorable and TruthUnclear as for a body.
         """
-        attempt = await self._attempt_in_doubt(node_id)
-        encoded, blobs = await self._engine.values.pack(output, where=f"the output of node {node_id!r}")
-        outputs = {DEFAULT_OUTPUT: bytes(encoded).decode()} if resolution == "done" else {}
-        uses = [{"digest": blob.digest, "size": blob.size} for blob in blobs]
-        payload = {"node_id": node_id, "resolution": resolution, "outputs": outputs, "blobs": uses, "by": by}
+        stored = await self.load()
+        node = self._in_doubt(stored, node_id)
+        if resolution == "done":
+            outputs, blobs = await self._engine.conclude(stored.run, node.node_id, output)
+            wish = done(node, outputs, blobs, by=by)
+        else:
+            wish = Resolution(node_id=node.node_id, resolution=resolution, attempt=node.attempt, by=by)
         # One word for each attempt: of two who speak at once, the second learns that it was too late.
-        only_one = f"resolve/{self.run_id}/{node_id}/{attempt}"
+        only_one = f"resolve/{self.run_id}/{node_id}/{node.attempt}"
         try:
-            await self._command("resolve", payload | {"attempt": attempt}, command_id or only_one)
+            await self._command("resolve", msgspec.to_builtins(wish), command_id or only_one)
         except CommandIdTaken:
             if command_id is not None:
                 raise
             raise NotInDoubt(self.run_id, node_id, "somebody has just resolved it otherwise", ()) from None
 
-    async def _attempt_in_doubt(self, node_id: str) -> int:
-        stored = await self.load()
+    def _in_doubt(self, stored: StoredRun, node_id: str) -> NodeState:
         doubtful = [node.node_id for node in stored.nodes if node.status is NodeStatus.IN_DOUBT]
         node = next((node for node in stored.nodes if node.node_id == node_id), None)
         if node is None:
@@ -163,7 +168,7 @@ class Run(Generic[R]):
             if command.kind == "resolve" and command.payload.get("node_id") == node_id:
                 said = command.payload.get("resolution")
                 raise NotInDoubt(self.run_id, node_id, f"it was resolved as {said!r} before", doubtful)
-        return node.attempt
+        return node
 
     async def _command(self, kind: str, payload: dict[str, Any], command_id: str | None) -> None:
         """Tell the run something, durably, unless it has ended."""

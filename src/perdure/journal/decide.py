@@ -40,6 +40,9 @@ class Decider:
         """Scheduled nodes that have not been started, oldest first."""
         self._looks: deque[NodeId] = deque()
         """Nodes that may be ready, or may have to be skipped."""
+        self.leaves_to_probes = False
+        """The run is about to be let go: it does not rest while a probe may know what became of a node in doubt. Whoever takes it
+        up next asks."""
         self._decided = list(decided)
         self._waiting: dict[NodeId, int] = {}
         self._unsettled = 0
@@ -292,7 +295,7 @@ class Decider:
         """End the run, or rest it, if nothing in it can move."""
         run = self.projection.run
         if self._live:
-            if run.status is RunStatus.RUNNING and self._only_doubt_is_left():
+            if run.status is RunStatus.RUNNING and self._only_doubt_is_left() and not self._is_left_to_probes():
                 self._record(e.RunSuspended(reason=IN_DOUBT + ", ".join(self._in_doubt())), at)
             return
         match run.status:
@@ -318,6 +321,9 @@ class Decider:
     def _only_doubt_is_left(self) -> bool:
         in_doubt = len(self._in_doubt())
         return bool(in_doubt) and in_doubt == self._live
+
+    def _is_left_to_probes(self) -> bool:
+        return self.leaves_to_probes and any(self.plan.nodes[node_id].policy.probe for node_id in self._in_doubt())
 
     def _in_doubt(self) -> list[NodeId]:
         if not self._once_nodes:

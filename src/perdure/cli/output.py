@@ -1,0 +1,94 @@
+"""What a node is said to have returned, as it is given on the command line."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import click
+import msgspec
+
+from perdure.cli.options import Place
+from perdure.cli.program import load_types_of
+from perdure.cli.stores import opened
+from perdure.cli.words import plain
+from perdure.engine.inputs import words_for
+from perdure.engine.inspect import find_run, load_graph, load_run
+from perdure.errors import PerdureError
+from perdure.graph.constants import from_json
+from perdure.graph.declare import NodeType, declared_types
+from perdure.graph.handles import Outputs
+from perdure.graph.model import DEFAULT_OUTPUT, Graph
+from perdure.journal.states import RunState
+
+
+async def read_output(run: str, node: str, text: str, imports: Iterable[str], place: Place) -> Any:
+    """Return what a JSON text stands for as the node's body would have returned it: a model, an enum, several outputs.
+
+    Where the node's code is not at hand, it is what JSON has for it, and standard error says so.
+    """
+    value = _parsed(text)
+    async with opened(place) as store:
+        state = (await load_run(store, await find_run(store, run))).run
+        graph = await load_graph(store, state)
+    if value is None or graph is None or node not in {known.id for known in graph.nodes}:
+        return value  # whoever is told of it says what is wrong
+    node_type = _type_of(node, state, graph, imports)
+    return value if node_type is None else _as_returned(node, text, node_type)
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        quoted = shlex.quote(msgspec.json.encode(text).decode())
+        raise click.UsageError(f"--output is not JSON: {error}. If it is a text, quote it: --output {quoted}") from None
+
+
+def _type_of(node: str, run: RunState, graph: Graph, imports: Iterable[str]) -> NodeType[..., Any] | None:
+    name = next(known.type for known in graph.nodes if known.id == node)
+    try:
+        load_types_of(run, graph, imports)
+    except PerdureError as error:
+        if name in declared_types():
+            return declared_types()[name]
+        if imports or {edge.source_handle for edge in graph.edges if edge.source == node} - {DEFAULT_OUTPUT}:
+            raise  # outputs that have names cannot be told from one that is an object
+        click.echo(
+            f"perdure: the output is kept as plain JSON, because the node's code is not at hand. {error}", err=True
+        )
+    return declared_types().get(name)
+
+
+def _as_returned(node: str, text: str, node_type: NodeType[..., Any]) -> Any:
+    handles = {handle.name: handle.annotation for handle in node_type.outputs}
+    if handles.keys() == {DEFAULT_OUTPUT}:
+        return _fitted(node, "", text.encode(), handles[DEFAULT_OUTPUT])
+    named = _named(node, text, handles)
+    if unknown := named.keys() - handles if not node_type.open_outputs else ():
+        raise click.UsageError(
+            f"node {plain(node)} has no output {', '.join(map(repr, sorted(unknown)))}: it has {', '.join(handles)}."
+        )
+    return Outputs(
+        **{name: _fitted(node, f" {name!r}", bytes(raw), handles.get(name, Any)) for name, raw in named.items()}
+    )
+
+
+def _named(node: str, text: str, handles: Mapping[str, Any]) -> dict[str, msgspec.Raw]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    except msgspec.ValidationError:
+        some = f" ({', '.join(handles)})" if handles else ""
+        raise click.UsageError(
+            f"node {plain(node)} has outputs with names{some}: give them with --output as a JSON object."
+        ) from None
+
+
+def _fitted(node: str, which: str, text: bytes, annotation: Any) -> Any:
+    try:
+        return from_json(text, annotation)
+    except ValueError as error:
+        raise click.UsageError(
+            f"--output{which} is not what node {plain(node)} returns: {error} (it returns {words_for(annotation)})."
+        ) from None
