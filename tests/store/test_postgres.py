@@ -353,6 +353,7 @@ async def test_a_server_that_does_not_answer_is_not_waited_for_without_end(
 ) -> None:
     for name, seconds in {
         "lanes.CALL_SECONDS": 0.5,
+        "session.CALL_SECONDS": 0.5,
         "commit.PATIENCE_SECONDS": 1.0,
         "session.CONNECT_SECONDS": 0.5,
     }.items():

@@ -99,6 +99,7 @@ class Committer:
             if not self._is_urgent:
                 await self._clock.sleep(self._async_delay)
             await self.flush()
+            await asyncio.sleep(0)  # bodies that this has started may end at once: what they bring follows on its heels
             if not self._waiting:  # nobody has called since, or whoever did is held by now
                 self._wake.clear()
                 self._is_urgent = False
@@ -112,8 +113,6 @@ class Committer:
             for source in group:
                 del self._waiting[source]
             await self._commit(group)
-            if not self._waiting:
-                await asyncio.sleep(0)  # bodies that it has started may end at once: their results follow on its heels
 
     async def _commit(self, group: Sequence[Source]) -> None:
         offered = [(source, transition) for source in group if (transition := self._next_of(source)) is not None]

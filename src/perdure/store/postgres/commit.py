@@ -14,7 +14,6 @@ no answer                  the same group is written again on another connection
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,6 +48,14 @@ class _Refused(Exception):
 
 class _LockedOut(Exception):
     """Others were in the way each time."""
+
+
+async def ready_to_write(session: Session) -> None:
+    """Have what every commit needs prepared, so that the first one does not wait for it."""
+    for name in ("advance_run", "commit_group"):
+        await session.prepare(name)
+    # Preparing begins a transaction that only the next statement ends, and its view of the database would grow old.
+    await session.script("SELECT 1")
 
 
 class GroupWriter:
@@ -105,25 +112,27 @@ class GroupWriter:
         """Write the group until there is an answer."""
         name, values = self._statement(group)
         tries = TRIES_ALONE if len(group) == 1 else TRIES_TOGETHER
-        failures: Counter[Trouble] = Counter()
+        failures = busy = 0
         give_up_at = float("inf")
         while True:
             try:
-                return await self._caller.once(self._lane, lambda session: self._write_on(session, group, name, values))
+                async with self._lane.session() as session:
+                    return await self._write_on(session, group, name, values)
             except PerdureError:
                 raise
             except Exception as error:  # Whatever the driver raises is judged here, and leaves as an error of ours.
                 trouble = trouble_of(error)
-                failures[trouble] += 1
+                failures += 1
+                busy += trouble is Trouble.BUSY
                 if trouble is Trouble.REFUSED:
                     raise _Refused(problem_of(error)) from error
-                if trouble is Trouble.BLOCKED or failures[Trouble.BUSY] >= tries:
+                if trouble is Trouble.BLOCKED or busy >= tries:
                     raise _LockedOut(str(translate(error, self._where))) from error
                 if trouble is Trouble.LOST:
                     give_up_at = min(give_up_at, self._clock.monotonic() + PATIENCE_SECONDS)
                 if trouble is Trouble.FATAL or self._clock.monotonic() > give_up_at:
                     raise translate(error, self._where) from error
-            await self._caller.pause(failures.total())
+            await self._caller.pause(failures)
 
     def _statement(self, group: Sequence[Transition]) -> tuple[str, tuple[Any, ...]]:
         try:

@@ -10,12 +10,10 @@ from perdure.clock import Clock
 from perdure.errors import PerdureError, StoreUnavailable
 from perdure.ids import Chance, SystemChance
 from perdure.store.postgres.failures import Trouble, translate, trouble_of
-from perdure.store.postgres.session import Session
+from perdure.store.postgres.session import CALL_SECONDS, Session
 
 T = TypeVar("T")
 
-CALL_SECONDS = 20.0
-"""No call waits longer. More than the server's own statement_timeout, so that it is the server that gives up first."""
 BUSY_TRIES = 8
 LOST_TRIES = 3
 LONGEST_PAUSE_SECONDS = 0.5

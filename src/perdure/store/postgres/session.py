@@ -18,6 +18,9 @@ Rows = list[tuple[Any, ...]]
 LOCK_TIMEOUT = "3s"
 COMMIT_LOCK_TIMEOUT = "200ms"
 """As in `begin_pooled` and `begin_pooled_commit`. What waits for a lock on the way of all commits makes them wait as well."""
+CALL_SECONDS = 20.0
+"""No statement is waited for any longer. More than the server's own statement_timeout, so that it is the server that gives up
+first."""
 CONNECT_SECONDS = 5.0
 CLOSE_SECONDS = 2.0
 
@@ -52,18 +55,22 @@ class Session:
         """As `rows`, for values that are in stored form already. What it returns is in stored form, too."""
         found: Rows
         if not self._pooled:
-            found = await (await self._statement(name)).fetch(*values)
+            # The driver's own cache of statements costs more than it saves where there are so few of them.
+            if (statement := self._statements.get(name)) is None:
+                statement = await self.prepare(name)
+            found = await statement.fetch(*values, timeout=CALL_SECONDS)
         elif self._raw.is_in_transaction():
-            found = await self._raw.fetch(self._sql[name], *values)
+            found = await self._raw.fetch(self._sql[name], *values, timeout=CALL_SECONDS)
         else:
             async with self.transaction():
-                found = await self._raw.fetch(self._sql[name], *values)
+                found = await self._raw.fetch(self._sql[name], *values, timeout=CALL_SECONDS)
         return found
 
-    async def _statement(self, name: str) -> Any:
-        # The driver's own cache of statements costs more than it saves where there are so few of them.
-        if (statement := self._statements.get(name)) is None:
-            statement = self._statements[name] = await self._raw.prepare(self._sql[name])
+    async def prepare(self, name: str) -> Any:
+        """Have the server parse a statement before it is needed, unless there is a pooler between."""
+        if self._pooled:
+            return None
+        statement = self._statements[name] = await self._raw.prepare(self._sql[name], timeout=CALL_SECONDS)
         return statement
 
     async def script(self, text: str) -> None:

@@ -35,7 +35,7 @@ from perdure.store.base import (
     WorkflowVersion,
 )
 from perdure.store.postgres.address import Address, parse_url
-from perdure.store.postgres.commit import GroupWriter
+from perdure.store.postgres.commit import GroupWriter, ready_to_write
 from perdure.store.postgres.documents import encode_rows
 from perdure.store.postgres.failures import code_of, translate
 from perdure.store.postgres.lanes import Caller, Lane
@@ -91,6 +91,7 @@ class PostgresStore:
             await migrate(session, self._address.where, self._clock)
 
         await self._caller.call(self._readers, prepare, seconds=MIGRATION_SECONDS)
+        await self._caller.call(self._commits, ready_to_write)
 
     async def close(self) -> None:
         """Finish the commits that are on their way and end every connection."""
