@@ -37,7 +37,15 @@ from perdure.engine.slots import Slots
 from perdure.engine.starting import checked_run_id, differences, run_settings, unclear_inputs
 from perdure.engine.values import Values
 from perdure.engine.wanted import Wanted
-from perdure.errors import EngineStopped, RunIdTaken, RunNotFound, StoreError, TypesMissing, WrongInputs
+from perdure.errors import (
+    EngineStopped,
+    RunIdTaken,
+    RunNotFound,
+    RunNotReadable,
+    StoreError,
+    TypesMissing,
+    WrongInputs,
+)
 from perdure.graph.declare import RunSettings as WorkflowSettings
 from perdure.graph.declare import Workflow, declared_workflows
 from perdure.graph.model import Graph
@@ -100,6 +108,8 @@ class Engine:
         self._wanted = Wanted(self._drivers)
         self._orphans: dict[RunId, EngineId] = {}
         """Runs that were dropped although they may be this engine's, with the name under which they are owned."""
+        self._not_readable: dict[RunId, RunNotReadable] = {}
+        """Runs that should move and hold values that this process cannot read: they are left to others."""
         self._probing: dict[RunId, asyncio.Task[None]] = {}
         self._opened_by: int | None = None
         """The process that opened the engine, which is the only one that can use it."""
@@ -267,6 +277,8 @@ class Engine:
         if run.status in TERMINAL or (run.status not in MOVING and not stored.commands):
             self._no_longer_ours(chosen)
             return None
+        if (problem := self.not_readable(chosen)) is not None and not is_only_ending(stored):
+            raise problem
         if dead_owner is None and stored.owner is not None:
             owner = await owner_row(self._store, stored.owner)
             if stored.owner == self.engine_id or (owner is not None and is_gone(owner)):
@@ -321,6 +333,11 @@ class Engine:
         """Encode what a node of this run is said to have returned, as if its body had. Needs none of the run's code."""
         prepared = await self._catalogue.read(run.run_id, run.workflow, run.version)
         return await conclude_for(result, node_id, prepared.plan, self.values)
+
+    def not_readable(self, run_id: RunId) -> RunNotReadable | None:
+        """Return why this engine leaves a run to others that should move, if it does."""
+        problem = self._not_readable.get(run_id)
+        return None if problem is None else RunNotReadable(run_id, problem.problems)  # each may be raised by itself
 
     def driver_of(self, run_id: RunId) -> Driver | None:
         """Return what drives the run, if this engine does."""
@@ -521,16 +538,18 @@ class Engine:
         del self._drivers[run_id]
         if driver.is_orphaned:
             self._orphans[run_id] = self._membership.engine_id
-        elif driver.has_rested:
-            self._orphans.pop(run_id, None)
+        elif driver.has_rested or driver.not_readable is not None:
+            self._no_longer_ours(run_id)
+            if driver.not_readable is not None:
+                log.warning("run_not_readable", extra={"run_id": run_id, "problems": driver.not_readable.problems})
+                self._not_readable[run_id] = driver.not_readable
             if driver.has_untaken_commands:
                 self._wanted.ask(run_id)
                 self._sweep_now.set()
-            else:
-                self._wanted.discard(run_id)
 
     def _no_longer_ours(self, run_id: RunId) -> None:
         self._orphans.pop(run_id, None)
+        self._not_readable.pop(run_id, None)
         self._wanted.discard(run_id)
 
     async def _adopt_if_wanted(self, run_id: RunId, dead_owner: EngineId | None) -> None:
