@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +242,42 @@ def test_a_run_is_left_to_its_probes_in_the_transition_that_lets_go_of_it(sqlite
                 await assert_whole(engine, run)
 
     run_virtual(main())
+
+
+@dataclass
+class Progress:
+    """A model that no handle is annotated with."""
+
+    cents: int
+
+
+async def test_a_probe_is_given_the_checkpoint_as_the_body_would_be(sqlite_url: str):
+    restored: list[Any] = []
+
+    async def look(doubt: Doubt) -> Any:
+        restored.append(doubt.restored)
+        return ("done", 1)
+
+    begun = asyncio.Event()
+
+    @node(once=True, probe=look)
+    async def saving(ctx: Context) -> int:
+        await ctx.checkpoint(Progress(5))
+        begun.set()
+        await asyncio.sleep(1_000)
+        return 0
+
+    @workflow
+    def saved() -> int:
+        return saving()
+
+    async with Engine(sqlite_url) as engine:
+        await engine.start(saved, run_id=RUN)
+        await begun.wait()
+        await engine.stop(grace_seconds=0)
+    async with Engine(sqlite_url) as engine, asyncio.timeout(20):
+        assert await (await engine.get(RUN)).result() == 1
+    assert restored == [Progress(5)]
 
 
 async def test_a_plain_function_is_asked_off_the_loop(sqlite_url: str):

@@ -296,7 +296,7 @@ class Engine:
             if probation is not None:
                 self._probe_apart(chosen, dead_owner, stored, prepared)
                 return None
-            answers = await ask_probes(doubtful, stored, prepared.plan, self.values)
+            answers = await ask_probes(doubtful, stored, prepared.plan, prepared.types, self.values)
         spent = 0.0 if run.settings.timeout_seconds is None else await driven_seconds(self.store, chosen)
         await self._until_joined()
         if chosen in self._drivers:  # somebody else here was faster
@@ -565,7 +565,7 @@ class Engine:
         async def ask() -> None:
             try:
                 nodes = nodes_to_probe(stored, prepared.plan)
-                answers = await ask_probes(nodes, stored, prepared.plan, self.values)
+                answers = await ask_probes(nodes, stored, prepared.plan, prepared.types, self.values)
                 await self.adopt(run_id, dead_owner, probation=self._probation, answers=answers)
             except Exception as error:  # the next sweep finds the run again, and whatever is wrong with it
                 log.info("run_left_alone", extra={"run_id": run_id, "reason": str(error)})
