@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-import asyncpg
 import msgspec
 import pytest
 
@@ -16,7 +14,7 @@ from perdure.journal import events as e
 from perdure.journal.states import RunStatus
 from perdure.store.opening import open_store
 from perdure.testing.proxy import StoreProxy
-from tests.engine.engines import assert_whole, log_of
+from tests.engine.engines import assert_whole, held_row, log_of
 
 SETTINGS = EngineSettings(poll_seconds=0.2, recovery_seconds=0.2, patience_seconds=60)
 PROMPT_SECONDS = 10
@@ -51,18 +49,6 @@ def gated(x: int) -> int:
 @workflow
 def doubtful(x: int) -> int:
     return once(x)
-
-
-@asynccontextmanager
-async def held_row(url: str, run_id: str) -> AsyncIterator[None]:
-    """Hold the row of a run in a session of somebody else's."""
-    connection = await asyncpg.connect(url)
-    try:
-        async with connection.transaction():
-            await connection.execute("SELECT FROM run_state WHERE run_id = $1 FOR UPDATE", run_id)
-            yield
-    finally:
-        await connection.close()
 
 
 async def leave_behind(url: str, *run_ids: str) -> None:
