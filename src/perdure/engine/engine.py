@@ -21,7 +21,6 @@ from perdure.engine.concluding import conclude_for
 from perdure.engine.driven import driven_seconds
 from perdure.engine.driver import Driver, NotOurs
 from perdure.engine.hub import Hub
-from perdure.engine.inputs import check_inputs
 from perdure.engine.leases import is_gone
 from perdure.engine.loglines import LogKeeper
 from perdure.engine.machinery import Machinery
@@ -34,7 +33,7 @@ from perdure.engine.run import Run
 from perdure.engine.secrets import environment_secret
 from perdure.engine.settings import EngineSettings
 from perdure.engine.slots import Slots
-from perdure.engine.starting import checked_run_id, differences, run_settings, unclear_inputs
+from perdure.engine.starting import checked_inputs, checked_run_id, creation, differences, run_settings
 from perdure.engine.values import Values
 from perdure.engine.wanted import Wanted
 from perdure.errors import (
@@ -44,9 +43,7 @@ from perdure.errors import (
     RunNotReadable,
     StoreError,
     TypesMissing,
-    WrongInputs,
 )
-from perdure.graph.declare import RunSettings as WorkflowSettings
 from perdure.graph.declare import Workflow, declared_workflows
 from perdure.graph.model import Graph
 from perdure.ids import DEFAULT_PROJECT, ROOT_BRANCH, Chance, EngineId, Epoch, NodeId, RunId, Seq, SystemChance
@@ -181,28 +178,11 @@ class Engine:
             raise TypeError(f"{workflow!r} is no workflow: call it inside a @workflow function, and start that one")
         chosen = checked_run_id(self.chance.new_id() if run_id is None else run_id)
         now = self.clock.now_micros()
-        graph = workflow if isinstance(workflow, Graph) else workflow.graph
-        annotations: Mapping[str, Any] = {} if isinstance(workflow, Graph) else workflow.input_types
-        given = check_inputs(graph, annotations, {**(inputs or {}), **more_inputs})
+        given = checked_inputs(workflow, {**(inputs or {}), **more_inputs})
+        settings = run_settings(workflow, durability=durability, on_failure=on_failure, timeout=timeout)
         prepared = await self._catalogue.save(workflow, at=now)
         encoded, blobs = await self.values.pack_all(given, where=f"inputs of workflow {prepared.graph.name!r}")
-        if problems := dict.fromkeys(unclear_inputs(prepared.plan, given, encoded)):
-            raise WrongInputs(prepared.graph.name, list(problems))
-        preset = WorkflowSettings() if isinstance(workflow, Graph) else workflow.settings
-        settings = run_settings(
-            durability=durability or preset.durability,
-            on_failure=on_failure or preset.on_failure,
-            timeout=preset.timeout if timeout is None else timeout,
-        )
-        created = e.RunCreated(
-            workflow=prepared.version.workflow,
-            version=prepared.version.version,
-            graph_hash=prepared.version.graph_hash,
-            inputs=encoded,
-            settings=settings,
-            project_id=self._project,
-            source=prepared.source,
-        )
+        created = creation(prepared, given, encoded, settings, project_id=self._project)
         annotation = Any if isinstance(workflow, Graph) else workflow.output_type
         run: Run[R] = Run(self, chosen, annotation)
         was_wanted = chosen in self._wanted
