@@ -11,6 +11,7 @@ PerdureError
 │   └── InvalidGraph          a graph with faults
 ├── ValueNotStorable          a value has no codec
 ├── ValueNotReadable          a stored value needs a type or codec that is not here, or is damaged
+│   └── ArgumentNotReadable   it is for a body, which has therefore not begun
 ├── RunError                  about one run
 │   ├── RunNotFound
 │   ├── RunIdAmbiguous        the beginning of an id is that of several runs
@@ -22,7 +23,8 @@ PerdureError
 │   ├── RunResting            it waits for something from outside
 │   ├── NotInDoubt            nobody has to say what became of the node
 │   ├── TypesMissing          this process lacks the node types it needs
-│   └── TypesChanged          the node types are no longer those it was started with
+│   ├── TypesChanged          the node types are no longer those it was started with
+│   └── RunNotReadable        this process cannot read values that it holds
 ├── ProgramError              a file or module that was named holds nothing that can run
 ├── StoreError                the database cannot be used
 │   ├── StoreUnavailable
@@ -197,7 +199,20 @@ class ValueNotReadable(PerdureError):
         super().__init__(f"{where} cannot be read: {reason}. {remedy}")
         self.where = where
         self.reason = reason
+        self.remedy = remedy
         self.tag = tag
+
+
+class ArgumentNotReadable(ValueNotReadable):
+    """What a node's body is to be given cannot be read. The body has not begun."""
+
+    code = "argument_not_readable"
+
+    def __init__(self, node_id: str, handle: str, problem: ValueNotReadable) -> None:
+        where = f"What node {node_id!r} is to be given as {handle!r}"
+        super().__init__(where, problem.reason, problem.remedy, tag=problem.tag)
+        self.node_id = node_id
+        self.handle = handle
 
 
 class RunError(PerdureError):
@@ -368,6 +383,23 @@ class TypesChanged(RunError):
             f"changed since:{_listed([str(fault) for fault in faults], 'Restore them as they were, or start another run.')}",
         )
         self.faults = tuple(faults)
+
+
+class RunNotReadable(RunError):
+    """This process cannot read values that the run holds, so it has let go of it. Nothing of the run is lost."""
+
+    code = "run_not_readable"
+
+    def __init__(self, run_id: str, problems: Sequence[str]) -> None:
+        remedy = (
+            "Nothing is lost. Once they can be read, the run goes on: start the program again, "
+            f"or `perdure resume {run_id}`."
+        )
+        super().__init__(
+            run_id,
+            f"Run {run_id!r} holds values that this process cannot read, and is left as it is:{_listed(problems, remedy)}",
+        )
+        self.problems = tuple(problems)
 
 
 class ProgramError(PerdureError):

@@ -206,3 +206,55 @@ def test_an_edited_workflow_under_an_old_id_says_how_to_go_on(cli: Cli):
 
     assert done.returncode == 2
     assert "go on with it as it was started (`perdure resume r1`)" in done.stderr
+
+
+ORDERS = """
+import asyncio, os
+from dataclasses import dataclass
+from perdure import node, workflow
+
+@dataclass
+class Order:
+    number: int
+
+@node
+async def take() -> Order:
+    return Order(7)
+
+@node
+async def gate(order: Order) -> int:
+    while not os.path.exists("open"):
+        await asyncio.sleep(0.01)
+    return 1
+
+@node(EXECUTOR)
+def pack(order: Order, n: int) -> str:
+    return f"packed {order}"
+
+@workflow
+def shop() -> str:
+    order = take()
+    return pack(order, gate(order))
+"""
+
+
+@pytest.mark.parametrize("executor", ["thread", "process"])
+def test_a_model_that_has_changed_lets_the_run_wait_until_it_is_repaired(cli: Cli, executor: str):
+    orders = ORDERS.replace("EXECUTOR", f"executor={executor!r}")
+    cli.write("flow.py", orders)
+    killed_at_the_gate(cli)
+    cli.write("open", "")
+
+    cli.write("flow.py", orders.replace("    number: int", "    number: int\n    note: str"))
+    refused = [cli("resume", "r1"), cli("run", "flow.py", "--run-id", "r1")]
+    cli.write("flow.py", orders.replace("    number: int", '    number: int\n    note: str = "none"'))
+    repaired = cli("resume", "r1")
+
+    for done in refused:
+        assert done.returncode == 2
+        assert "do not make a flow.Order: there is no 'note'" in done.stderr
+        assert "Give fields that were added to the type a default" in done.stderr
+        assert "Nothing is lost" in done.stderr
+    assert repaired.returncode == 0
+    assert repaired.stdout.endswith("\npacked Order(number=7, note='none')\n")
+    assert cli("verify").returncode == 0

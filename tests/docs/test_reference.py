@@ -26,7 +26,7 @@ from perdure.journal.events import ErrorClass
 from tests.docs.pages import PAGES, ROOT
 
 COMMANDS = [name for section in SECTIONS.values() for name in section]
-NOT_FOR_USERS = frozenset(("adopt", "commanded", "conclude", "driver_of", "news"))
+NOT_FOR_USERS = frozenset(("adopt", "commanded", "conclude", "driver_of", "news", "not_readable"))
 """Methods of an engine that its parts use among themselves."""
 
 

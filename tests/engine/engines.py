@@ -1,11 +1,16 @@
-"""Engines for tests of what an engine does: on a file, in virtual time, with everything on the loop."""
+"""Engines for tests of what an engine does: on a file, in virtual time, with everything on the loop; and what befalls them."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from typing import Any
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 
+import asyncpg
 import msgspec
+import pytest
 
 from perdure import Engine, EngineSettings
 from perdure.engine.inspect import verify_run
@@ -13,6 +18,10 @@ from perdure.engine.run import Run
 from perdure.journal import events as e
 from perdure.testing.dispatch import InlineDispatch
 from perdure.testing.loop import VirtualClock
+from perdure.testing.process import Dead, Process
+from perdure.testing.world import World
+
+T = TypeVar("T")
 
 SETTINGS = EngineSettings(heartbeat_in_thread=False)
 
@@ -27,6 +36,38 @@ def engine_on(url: Any, **options: Any) -> Engine:
         dispatch=options.pop("dispatch", None) or InlineDispatch(),
         **options,
     )
+
+
+async def killed_after(world: World, begin: Callable[[Engine], Awaitable[Any]]) -> None:
+    """Let a process of this world begin something with its engine, and kill it then."""
+    process = Process("first")
+    door = world.door(process)
+
+    async def live(engine: Engine) -> None:
+        await begin(engine)
+        door.kill()
+        await asyncio.Event().wait()
+
+    with pytest.raises(Dead):
+        await process.run(world.engine(door), live)
+
+
+async def in_another_process(world: World, work: Callable[[Engine], Awaitable[T]], **options: Any) -> T:
+    """Do something with the engine of a process that comes after one that was killed, and return what comes of it."""
+    process = Process("second")
+    return await process.run(world.engine(world.door(process), **options), work)
+
+
+@asynccontextmanager
+async def held_row(url: str, run_id: str) -> AsyncGenerator[None]:
+    """Hold the row of a run in PostgreSQL, in a session of somebody else's."""
+    connection: Any = await asyncpg.connect(url)
+    try:
+        async with connection.transaction():
+            await connection.execute("SELECT FROM run_state WHERE run_id = $1 FOR UPDATE", run_id)
+            yield
+    finally:
+        await connection.close()
 
 
 async def log_of(run: Run[Any]) -> list[e.Recorded]:

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-import asyncpg
 import pytest
 
 from perdure.clock import SystemClock
@@ -17,6 +16,7 @@ from perdure.ids import RunId
 from perdure.store.base import Committed, LeaseLost, Outcome, Rejected, Store, Transition
 from perdure.store.opening import open_store
 from perdure.testing.proxy import StoreProxy
+from tests.engine.engines import held_row
 from tests.store.builders import Draft, save_workflow, started
 
 NO_TEXT = "half \ud800 pair"
@@ -55,28 +55,26 @@ async def committing(store: Store, *, patience_seconds: float = 30) -> AsyncIter
             await task
 
 
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[Store]:
+    store = await open_store(url)
+    try:
+        await save_workflow(store)
+        yield store
+    finally:
+        await store.close()
+
+
 @pytest.fixture
 async def store(store_url: str) -> AsyncIterator[Store]:
-    store = await open_store(store_url)
-    await save_workflow(store)
-    yield store
-    await store.close()
+    async with opened(store_url) as store:
+        yield store
 
 
 @pytest.fixture
 async def postgres(postgres_url: str) -> AsyncIterator[Store]:
-    store = await open_store(postgres_url)
-    await save_workflow(store)
-    yield store
-    await store.close()
-
-
-@pytest.fixture
-async def raw(postgres_url: str) -> AsyncIterator[Any]:
-    """A session of somebody else."""
-    connection = await asyncpg.connect(postgres_url)
-    yield connection
-    await connection.close()
+    async with opened(postgres_url) as store:
+        yield store
 
 
 async def begin(store: Store, *names: str) -> list[Draft]:
@@ -139,14 +137,13 @@ async def test_whatever_the_store_raises_ends_no_other_run(store: Store) -> None
 # Runs that somebody holds
 
 
-async def test_a_busy_run_makes_no_other_wait_and_goes_on_when_it_is_free(postgres: Store, raw: Any) -> None:
+async def test_a_busy_run_makes_no_other_wait_and_goes_on_when_it_is_free(postgres: Store, postgres_url: str) -> None:
     locked, *free = await begin(postgres, "locked", "a", "b", "c")
     held = Decided(locked.next_node(0).transition(), locked.next_node(1).transition())
     loop = asyncio.get_running_loop()
 
     async with committing(postgres) as committer:
-        async with raw.transaction():
-            await raw.execute("SELECT FROM run_state WHERE run_id = 'locked' FOR UPDATE")
+        async with held_row(postgres_url, "locked"):
             began = loop.time()
             committer.submit(held)
             for number in range(8):
@@ -165,13 +162,14 @@ async def test_a_busy_run_makes_no_other_wait_and_goes_on_when_it_is_free(postgr
 
 
 @pytest.mark.timeout(20)
-async def test_one_that_has_decided_more_by_the_time_it_is_found_busy_stops_nothing(postgres: Store, raw: Any) -> None:
+async def test_one_that_has_decided_more_by_the_time_it_is_found_busy_stops_nothing(
+    postgres: Store, postgres_url: str
+) -> None:
     (locked,) = await begin(postgres, "locked")
     held = Decided(locked.next_node(0).transition(), locked.next_node(1).transition())
 
     async with committing(postgres) as committer:
-        async with raw.transaction():
-            await raw.execute("SELECT FROM run_state WHERE run_id = 'locked' FOR UPDATE")
+        async with held_row(postgres_url, "locked"):
             committer.submit(held)
             await asyncio.sleep(0.05)  # it is on its way, and waits for the lock
             committer.submit(held)
@@ -181,14 +179,13 @@ async def test_one_that_has_decided_more_by_the_time_it_is_found_busy_stops_noth
         assert await held.heard.get() == Committed()
 
 
-async def test_patience_with_a_busy_run_ends_for_that_run_alone(postgres: Store, raw: Any) -> None:
+async def test_patience_with_a_busy_run_ends_for_that_run_alone(postgres: Store, postgres_url: str) -> None:
     locked, free = await begin(postgres, "locked", "free")
     held = Decided(locked.next_node(0).transition())
     other = Decided(free.next_node(0).transition())
 
     async with committing(postgres, patience_seconds=0.3) as committer:
-        async with raw.transaction():
-            await raw.execute("SELECT FROM run_state WHERE run_id = 'locked' FOR UPDATE")
+        async with held_row(postgres_url, "locked"):
             committer.submit(held)
             committer.submit(other)
             assert await heard(other) == [Committed()]
@@ -200,15 +197,14 @@ async def test_patience_with_a_busy_run_ends_for_that_run_alone(postgres: Store,
         assert await heard(after) == [Committed()]
 
 
-async def test_what_was_held_for_one_who_has_let_go_is_not_written(postgres: Store, raw: Any) -> None:
+async def test_what_was_held_for_one_who_has_let_go_is_not_written(postgres: Store, postgres_url: str) -> None:
     locked, free = await begin(postgres, "locked", "free")
     before = await postgres.load_state(RunId("locked"))
     held = Decided(locked.next_node(0).transition())
     offered: list[list[RunId]] = []
 
     async with committing(Noting(postgres, offered).as_store) as committer:
-        async with raw.transaction():
-            await raw.execute("SELECT FROM run_state WHERE run_id = 'locked' FOR UPDATE")
+        async with held_row(postgres_url, "locked"):
             committer.submit(held)
             async with asyncio.timeout(5):
                 while len(offered) < 2:  # then it was found busy before
@@ -225,7 +221,7 @@ async def test_what_was_held_for_one_who_has_let_go_is_not_written(postgres: Sto
 
 
 async def test_a_run_that_was_loaded_again_while_it_was_busy_is_offered_once_at_a_time(
-    postgres: Store, raw: Any
+    postgres: Store, postgres_url: str
 ) -> None:
     (locked,) = await begin(postgres, "locked")
     stale = Decided(locked.next_node(0).transition())
@@ -235,8 +231,7 @@ async def test_a_run_that_was_loaded_again_while_it_was_busy_is_offered_once_at_
     offered: list[list[RunId]] = []
 
     async with committing(Noting(postgres, offered).as_store) as committer:
-        async with raw.transaction():
-            await raw.execute("SELECT FROM run_state WHERE run_id = 'locked' FOR UPDATE")
+        async with held_row(postgres_url, "locked"):
             committer.submit(stale)
             async with asyncio.timeout(5):
                 while not offered:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
-import asyncpg
 import msgspec
 import pytest
 
@@ -16,7 +15,7 @@ from perdure.journal import events as e
 from perdure.journal.states import RunStatus
 from perdure.store.opening import open_store
 from perdure.testing.proxy import StoreProxy
-from tests.engine.engines import assert_whole, log_of
+from tests.engine.engines import assert_whole, held_row, log_of
 
 SETTINGS = EngineSettings(poll_seconds=0.2, recovery_seconds=0.2, patience_seconds=60)
 PROMPT_SECONDS = 10
@@ -53,18 +52,6 @@ def doubtful(x: int) -> int:
     return once(x)
 
 
-@asynccontextmanager
-async def held_row(url: str, run_id: str) -> AsyncIterator[None]:
-    """Hold the row of a run in a session of somebody else's."""
-    connection = await asyncpg.connect(url)
-    try:
-        async with connection.transaction():
-            await connection.execute("SELECT FROM run_state WHERE run_id = $1 FOR UPDATE", run_id)
-            yield
-    finally:
-        await connection.close()
-
-
 async def leave_behind(url: str, *run_ids: str) -> None:
     async with Engine(url, settings=SETTINGS) as engine:
         for run_id in run_ids:
@@ -76,16 +63,18 @@ async def test_runs_are_recovered_beside_one_that_is_held(postgres_url: str):
     await leave_behind(postgres_url, "held", "other", "third")
     is_open.set()
 
-    async with Engine(postgres_url, settings=SETTINGS) as engine:
-        async with held_row(postgres_url, "held"):
+    async with AsyncExitStack() as holding:
+        await holding.enter_async_context(held_row(postgres_url, "held"))
+        async with Engine(postgres_url, settings=SETTINGS) as engine:
             async with asyncio.timeout(PROMPT_SECONDS):
                 assert await (await engine.get("other")).result() == 1
                 assert await (await engine.get("third")).result() == 1
             held = await engine.get("held")
             assert await held.status() is RunStatus.RUNNING
-        async with asyncio.timeout(PROMPT_SECONDS):
-            assert await held.result() == 1
-        await assert_whole(engine, held)
+            await holding.aclose()
+            async with asyncio.timeout(PROMPT_SECONDS):
+                assert await held.result() == 1
+            await assert_whole(engine, held)
 
 
 async def test_commands_are_taken_up_beside_a_run_that_is_held(postgres_url: str):
@@ -129,19 +118,22 @@ async def test_a_claim_that_waits_is_given_up_with_the_lease_under_which_it_was_
     inner = await open_store(postgres_url)
     store = Forgetful(inner)
 
-    async with Engine(store.as_store, settings=settings) as engine:
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(inner.close)
+        holding = await stack.enter_async_context(AsyncExitStack())
+        await holding.enter_async_context(held_row(postgres_url, "held"))
+        engine = await stack.enter_async_context(Engine(store.as_store, settings=settings))
         held = await engine.get("held")
         first_name = engine.engine_id
-        async with asyncio.timeout(PROMPT_SECONDS), held_row(postgres_url, "held"):
+        async with asyncio.timeout(PROMPT_SECONDS):
             while engine.driver_of(held.run_id) is None:
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.5)  # the claim has been offered, and the row is held
             store.is_forgetful = True
             while engine.engine_id == first_name or engine.driver_of(held.run_id) is None:
                 await asyncio.sleep(0.01)
-        async with asyncio.timeout(PROMPT_SECONDS):
+            await holding.aclose()
             assert await held.result() == 1
         claims = [entry.event for entry in await log_of(held) if isinstance(entry.event, e.RunClaimed)]
         assert [claim.engine_id for claim in claims[1:]] == [engine.engine_id]
         await assert_whole(engine, held)
-    await inner.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,9 @@ from perdure.errors import NotInDoubt, RunFailed, RunResting, StoreUnavailable
 from perdure.journal import events as e
 from perdure.journal.states import NodeStatus, RunStatus
 from perdure.testing.loop import run_virtual
-from perdure.testing.process import Dead, Process
 from perdure.testing.proxy import StoreProxy
 from tests.crash.backends import opened_store, opened_world
-from tests.engine.engines import assert_whole, counted, engine_on, log_of
+from tests.engine.engines import assert_whole, counted, engine_on, in_another_process, killed_after, log_of
 
 RUN = "a/run"
 asked: list[Doubt] = []
@@ -62,17 +62,12 @@ def sale(amount: int) -> str:
 
 async def lose(world: Any) -> None:
     """Start a sale and kill its engine while it charges."""
-    process = Process("first")
-    door = world.door(process)
 
     async def begin(engine: Engine) -> None:
         await engine.start(sale, run_id=RUN, amount=5)
         await asyncio.sleep(2)
-        door.kill()
-        await asyncio.Event().wait()
 
-    with pytest.raises(Dead):
-        await process.run(world.engine(door), begin)
+    await killed_after(world, begin)
 
 
 def after_a_loss(url: str, folder: Path, said: Any, look: Callable[[Engine], Any]) -> None:
@@ -81,14 +76,13 @@ def after_a_loss(url: str, folder: Path, said: Any, look: Callable[[Engine], Any
         answer = said
         async with opened_world(url, folder) as world:
             await lose(world)
-            second = Process("second")
 
             async def follow(engine: Engine) -> None:
                 async with asyncio.timeout(500):
                     await look(engine)
                 await assert_whole(engine, await engine.get(RUN))
 
-            await second.run(world.engine(world.door(second)), follow)
+            await in_another_process(world, follow)
 
     run_virtual(main())
 
@@ -163,20 +157,14 @@ def test_a_probe_that_takes_too_long_has_no_answer_and_holds_up_no_other_run(sql
             return stuck(x)
 
         async with opened_world(sqlite_url, tmp_path) as world:
-            process = Process("first")
-            door = world.door(process)
 
             async def begin(engine: Engine) -> None:
                 await engine.start(doubtful, run_id="doubtful", x=1)
                 await engine.start(sale, run_id="other", amount=1)
                 await asyncio.sleep(2)
-                door.kill()
-                await asyncio.Event().wait()
 
-            with pytest.raises(Dead):
-                await process.run(world.engine(door), begin)
+            await killed_after(world, begin)
             answer = "retry"
-            second = Process("second")
 
             async def follow(engine: Engine) -> None:
                 began = asyncio.get_running_loop().time()
@@ -188,7 +176,7 @@ def test_a_probe_that_takes_too_long_has_no_answer_and_holds_up_no_other_run(sql
                 assert probing.PROBE_SECONDS <= waited < probing.PROBE_SECONDS + 10
                 await assert_whole(engine, run)
 
-            await second.run(world.engine(world.door(second)), follow)
+            await in_another_process(world, follow)
 
     run_virtual(main())
 
@@ -241,6 +229,42 @@ def test_a_run_is_left_to_its_probes_in_the_transition_that_lets_go_of_it(sqlite
                 await assert_whole(engine, run)
 
     run_virtual(main())
+
+
+@dataclass
+class Progress:
+    """A model that no handle is annotated with."""
+
+    cents: int
+
+
+async def test_a_probe_is_given_the_checkpoint_as_the_body_would_be(sqlite_url: str):
+    restored: list[Any] = []
+
+    async def look(doubt: Doubt) -> Any:
+        restored.append(doubt.restored)
+        return ("done", 1)
+
+    begun = asyncio.Event()
+
+    @node(once=True, probe=look)
+    async def saving(ctx: Context) -> int:
+        await ctx.checkpoint(Progress(5))
+        begun.set()
+        await asyncio.sleep(1_000)
+        return 0
+
+    @workflow
+    def saved() -> int:
+        return saving()
+
+    async with Engine(sqlite_url) as engine:
+        await engine.start(saved, run_id=RUN)
+        await begun.wait()
+        await engine.stop(grace_seconds=0)
+    async with Engine(sqlite_url) as engine, asyncio.timeout(20):
+        assert await (await engine.get(RUN)).result() == 1
+    assert restored == [Progress(5)]
 
 
 async def test_a_plain_function_is_asked_off_the_loop(sqlite_url: str):

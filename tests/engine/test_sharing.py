@@ -14,10 +14,9 @@ from perdure.journal import events as e
 from perdure.journal.states import RunStatus
 from perdure.store.base import Command, StoredRun
 from perdure.testing.loop import run_virtual
-from perdure.testing.process import Dead, Process
 from perdure.testing.proxy import StoreProxy
 from tests.crash.backends import opened_store, opened_world
-from tests.engine.engines import assert_whole, counted, engine_on, log_of
+from tests.engine.engines import assert_whole, counted, engine_on, in_another_process, killed_after, log_of
 
 
 @node
@@ -281,18 +280,12 @@ def test_a_bug_in_one_run_ends_that_run_and_no_other(sqlite_url: str, monkeypatc
 def test_a_killed_engine_is_replaced_at_once_on_its_own_host(sqlite_url: str, tmp_path):
     async def main() -> float:
         async with opened_world(sqlite_url, tmp_path) as world:
-            process = Process("first")
-            door = world.door(process)
 
             async def begin(engine: Engine) -> None:
                 await engine.start(slowly, run_id="run", seconds=10)
                 await asyncio.sleep(1)
-                door.kill()
-                await asyncio.Event().wait()
 
-            with pytest.raises(Dead):
-                await process.run(world.engine(door), begin)
-            second = Process("second")
+            await killed_after(world, begin)
 
             async def finish(engine: Engine) -> float:
                 run = await engine.get("run")
@@ -301,6 +294,6 @@ def test_a_killed_engine_is_replaced_at_once_on_its_own_host(sqlite_url: str, tm
                 (claimed,) = (entry for entry in log if isinstance(entry.event, e.RunClaimed) and entry.event.lost)
                 return (claimed.at - log[-1].at) / 1_000_000 + 20
 
-            return await second.run(world.engine(world.door(second)), finish)
+            return await in_another_process(world, finish)
 
     assert run_virtual(main()) == pytest.approx(0, abs=0.5)

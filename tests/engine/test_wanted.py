@@ -16,10 +16,9 @@ from perdure.journal import events as e
 from perdure.journal.states import RunStatus
 from perdure.store.base import LeaseLost
 from perdure.testing.loop import run_virtual
-from perdure.testing.process import Dead, Process
 from perdure.testing.proxy import StoreProxy
 from tests.crash.backends import opened_store, opened_world
-from tests.engine.engines import assert_whole, counted, engine_on
+from tests.engine.engines import assert_whole, counted, engine_on, in_another_process, killed_after
 
 
 @node
@@ -38,23 +37,13 @@ def steps(seconds: float) -> float:
 def test_who_waits_for_a_run_that_nobody_drives_gets_it_driven(sqlite_url: str, tmp_path):
     async def main() -> None:
         async with opened_world(sqlite_url, tmp_path) as world:
-            process = Process("first")
-            door = world.door(process)
-
-            async def begin(engine: Engine) -> None:
-                await engine.start(steps, run_id="run", seconds=1)
-                door.kill()
-                await asyncio.Event().wait()
-
-            with pytest.raises(Dead):
-                await process.run(world.engine(door), begin)
-            second = Process("second")
+            await killed_after(world, lambda engine: engine.start(steps, run_id="run", seconds=1))
 
             async def finish(engine: Engine) -> float:
                 async with asyncio.timeout(100):
                     return await (await engine.get("run")).result()
 
-            assert await second.run(world.engine(world.door(second), recover=False), finish) == 1
+            assert await in_another_process(world, finish, recover=False) == 1
 
     run_virtual(main())
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 from perdure.dispatch.base import Task
 from perdure.dispatch.context import Contexts
 from perdure.dispatch.places import Place, ThreadPlace
-from perdure.errors import StreamsNotSupported
+from perdure.errors import ArgumentNotReadable, StreamsNotSupported, ValueNotReadable
 from perdure.graph.lifecycle import BEFORE, ClassShape
 from perdure.journal.events import Encoded
 
@@ -66,6 +66,8 @@ def encoded_size(task: Task) -> int:
 def _decoded(task: Task, name: str, value: Encoded, annotation: Any) -> Any:
     try:
         return task.decode(value, annotation)
+    except ValueNotReadable as error:
+        raise ArgumentNotReadable(task.info.node_id, name, error) from error
     except Exception as error:  # decoding calls codecs of the user's, which may raise anything
         error.add_note(f"It is the value of {name!r} for node {task.info.node_id!r}.")
         raise

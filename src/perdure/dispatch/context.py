@@ -7,22 +7,18 @@ everything but `log` and `progress` raises `AttemptOver`.
 from __future__ import annotations
 
 import functools
-import inspect
-import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, ParamSpec, TypeVar, Union, overload
+from typing import Any, ParamSpec, TypeVar, overload
 
 from perdure.dispatch.base import Services, Task
 from perdure.dispatch.places import Place, ThreadPlace, is_async, without_partial
 from perdure.dispatch.secret import Secret
-from perdure.graph.handles import BodyContext, hints_of
+from perdure.graph.handles import BodyContext
+from perdure.graph.surroundings import models_around
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-_NO_MODELS = frozenset((*sys.stdlib_module_names, "msgspec", "perdure", "pydantic"))
-"""Packages whose classes are no user's models, only their bases: to know one of these would be to know every model."""
 
 
 class Log:
@@ -70,7 +66,7 @@ class _Attempt(BodyContext):
     def restored(self) -> Any:
         """The state that an earlier attempt has checkpointed last; None if there is none."""
         stored = self._task.info.restored
-        return None if stored is None else self._task.decode(stored, _models_around(self._task.node_type.fn))
+        return None if stored is None else self._task.decode(stored, models_around(self._task.node_type.fn))
 
     @property
     def cancelled(self) -> bool:
@@ -134,7 +130,7 @@ class Context(_Attempt):
     ) -> Any:
         recorded = await self._place.ask(self._services.recorded_step, name, occurrence)
         if recorded is not None:
-            return self._task.decode(recorded, _models_around(function))
+            return self._task.decode(recorded, models_around(without_partial(function)))
         result = await self._place.call(function, *args, **kwargs)
         await self._place.ask(self._services.record_step, name, occurrence, result)
         return result
@@ -169,7 +165,7 @@ class SyncContext(_Attempt):
         name, occurrence = self._count(function)
         recorded = self._place.wait(self._services.recorded_step, name, occurrence)
         if recorded is not None:
-            return self._task.decode(recorded, _models_around(function))
+            return self._task.decode(recorded, models_around(without_partial(function)))
         result = self._place.call_here(function, *args, **kwargs)
         self._place.wait(self._services.record_step, name, occurrence, result)
         return result
@@ -197,17 +193,3 @@ class Contexts:
 def _name_of(function: Callable[..., Any]) -> str:
     named = without_partial(function)
     return getattr(named, "__qualname__", None) or type(named).__qualname__
-
-
-def _models_around(function: Callable[..., Any]) -> Any:
-    """Return an annotation for what a function may have stored: what it says it returns, and classes in its module."""
-    function = inspect.unwrap(without_partial(function))
-    module = sys.modules.get(getattr(function, "__module__", None) or "")
-    around = vars(module).values() if module is not None else ()
-    classes = [found for found in tuple(around) if isinstance(found, type) and _may_be_model(found)]
-    returned = hints_of(function).get("return", Any) if inspect.isroutine(function) else Any
-    return Union[(returned, *classes)]
-
-
-def _may_be_model(found: type) -> bool:
-    return found.__module__.partition(".")[0] not in _NO_MODELS

@@ -24,7 +24,16 @@ from perdure.engine.hub import Flash
 from perdure.engine.keys import idempotency_key
 from perdure.engine.values import Decode
 from perdure.engine.weight import is_light
-from perdure.errors import AttemptOver, BlobDamaged, BlobMissing, StoreDamaged, StoreError, StoreReadOnly
+from perdure.errors import (
+    ArgumentNotReadable,
+    AttemptOver,
+    BlobDamaged,
+    BlobMissing,
+    StoreDamaged,
+    StoreError,
+    StoreReadOnly,
+    ValueNotReadable,
+)
 from perdure.graph.constants import from_constant
 from perdure.graph.declare import NodeType
 from perdure.graph.plan import NodePlan
@@ -94,6 +103,11 @@ class Actor:
         self._is_over = True
         if self.stop_reason is not None:
             self._driver.attempt_stopped(self)
+        elif (
+            self._driver.was_taken_up and not self._is_overdue and (failure := failure_of(error)).is_a(ValueNotReadable)
+        ):
+            has_begun = not failure.is_a(ArgumentNotReadable)
+            self._driver.attempt_unreadable(self, failure.message, has_begun=has_begun)
         else:
             self._driver.attempt_failed(self, self._record_of(error), self._elapsed_ms())
         for late in self._late:

@@ -25,7 +25,7 @@ from perdure.engine.pauses import pause_micros
 from perdure.engine.pending import Pending, numbered, only_steps, step_rows
 from perdure.engine.resolution import Resolution
 from perdure.engine.slots import Grant
-from perdure.errors import AttemptOver, PerdureError, RunError, StoreError
+from perdure.errors import AttemptOver, PerdureError, RunError, RunNotReadable, StoreError
 from perdure.graph.declare import NodeType
 from perdure.graph.plan import Plan
 from perdure.ids import CommandId, Epoch, NodeId, RunId, Seq
@@ -91,6 +91,8 @@ class Driver:
         """Done when the first transition is durable: the run is ours. Fails with NotOurs or a StoreError."""
         self.rested: asyncio.Future[RunState] = loop.create_future()
         """Done when the run has ended or rests, durably, and is let go; fails when it was lost to this engine."""
+        self.was_taken_up = created is None
+        """Whether the run was there before, so that another process may have stored what it holds."""
         self._types = types
         self._plan = plan
         self._on_gone = on_gone
@@ -103,6 +105,8 @@ class Driver:
         self._is_draining = False
         self.is_orphaned = False
         """The run was dropped while it was, or may have been, this engine's: nobody else will take it up."""
+        self.not_readable: RunNotReadable | None = None
+        """Why the run was let go although it should move, if it was."""
         self._queued: dict[SlotKind, deque[NodeId]] = {"loop": deque(), "thread": deque(), "process": deque()}
         self._delayed: dict[NodeId, asyncio.TimerHandle] = {}
         self._actors: dict[NodeId, tuple[Actor, asyncio.Task[None]]] = {}
@@ -112,6 +116,8 @@ class Driver:
         """Those of them whose start is not on its way to the store yet."""
         self._unlaunched: list[Actor] = []
         """Those of them that wait until the engine is sure of its lease."""
+        self._unreadable: dict[NodeId, str] = {}
+        """Nodes that are left to whoever can read what they need, with what is wrong."""
         self._pending = Pending(self.decider)
         self._in_flight: list[Callable[[], None]] = []
         self._commands_seen: set[CommandId] = set()
@@ -172,7 +178,7 @@ class Driver:
             self._launch_held_back()
         self._decide()
         self._watch_deadline()
-        if not self._pending.is_empty or not isinstance(self._lease, Keep) or self._rests():
+        if not self._pending.is_empty or not isinstance(self._lease, Keep) or self._is_over():
             self._submit()
 
     def _decide(self) -> None:
@@ -292,6 +298,17 @@ class Driver:
             at=self.machinery.clock.now_micros(),
         )
         self._stop_if_failing(was_running)
+        self.happened()
+
+    def attempt_unreadable(self, actor: Actor, problem: str, *, has_begun: bool) -> None:
+        """What the body needs was stored by another process, and cannot be read in this one. That is no failure of the node:
+        the run is let go when nothing else of it can move, and goes on where the value can be read."""
+        if self._is_gone or actor not in self._held:
+            return
+        self._leave(actor)
+        self._unreadable[actor.node_id] = problem
+        at = self.machinery.clock.now_micros()
+        self.decider.attempt_lost(actor.node_id, reason=problem, at=at, has_begun=has_begun)
         self.happened()
 
     def attempt_stopped(self, actor: Actor) -> None:
@@ -452,6 +469,8 @@ class Driver:
         ready = self.decider.ready
         while ready:
             node_id = ready.popleft()
+            if node_id in self._unreadable:
+                continue
             due = self.projection.node(node_id).due
             if due is not None and due > now:
                 # The time was set by the clock of whoever decided it, which may be hours ahead of this one.
@@ -588,7 +607,7 @@ class Driver:
         """Have what was decided committed: at once if somebody waits for it, in good company if nobody does."""
         if self._group is None:  # what was decided so far is submitted when the task begins
             return
-        waited_for = self._pending.is_waited_for or self.decider.has_more or self._rests()
+        waited_for = self._pending.is_waited_for or self.decider.has_more or self._is_over()
         waited_for = waited_for or not isinstance(self._lease, Keep)
         is_held_back = self.projection.run.settings.durability == "exit" and not waited_for and not self._is_draining
         if not is_held_back:
@@ -618,8 +637,15 @@ class Driver:
     def _rests(self) -> bool:
         return self.projection.run.status not in MOVING
 
+    def _is_over(self) -> bool:
+        """Whether there is nothing more to be done here: the run rests, or only what cannot be read here is left of it."""
+        if self._rests():
+            return True
+        can_go_on = self._held or self._delayed or any(self._queued.values()) or self.decider.has_more
+        return bool(self._unreadable) and not can_go_on
+
     def _may_release(self) -> bool:
-        return not self._held and (self._rests() or self._is_draining)
+        return not self._held and (self._is_over() or self._is_draining)
 
     def _refused(self, outcome: Outcome) -> None:
         match outcome:
@@ -651,6 +677,10 @@ class Driver:
         self._let_go(RunError(self.run_id, f"perdure failed while it drove run {self.run_id!r}: {bug!r}"))
 
     def _finish(self, run: RunState) -> None:
+        if self._unreadable and run.status in MOVING:
+            self.not_readable = RunNotReadable(self.run_id, list(self._unreadable.values()))
+            self._let_go(self.not_readable)
+            return
         if not self.rested.done():
             self.rested.set_result(run)
         self._let_go(RunError(self.run_id, f"run {self.run_id!r} was let go"))
@@ -660,7 +690,7 @@ class Driver:
         if self._is_gone:
             return
         self._is_gone = True
-        self.is_orphaned = not isinstance(problem, NotOurs) and not self.rested.done()
+        self.is_orphaned = not isinstance(problem, NotOurs | RunNotReadable) and not self.rested.done()
         for future in (self.claimed, self.rested):
             if not future.done():
                 future.set_exception(problem)

@@ -21,7 +21,6 @@ from perdure.engine.concluding import conclude_for
 from perdure.engine.driven import driven_seconds
 from perdure.engine.driver import Driver, NotOurs
 from perdure.engine.hub import Hub
-from perdure.engine.inputs import check_inputs
 from perdure.engine.leases import is_gone
 from perdure.engine.loglines import LogKeeper
 from perdure.engine.machinery import Machinery
@@ -34,11 +33,17 @@ from perdure.engine.run import Run
 from perdure.engine.secrets import environment_secret
 from perdure.engine.settings import EngineSettings
 from perdure.engine.slots import Slots
-from perdure.engine.starting import checked_run_id, differences, run_settings, unclear_inputs
+from perdure.engine.starting import checked_inputs, checked_run_id, creation, differences, run_settings
 from perdure.engine.values import Values
 from perdure.engine.wanted import Wanted
-from perdure.errors import EngineStopped, RunIdTaken, RunNotFound, StoreError, TypesMissing, WrongInputs
-from perdure.graph.declare import RunSettings as WorkflowSettings
+from perdure.errors import (
+    EngineStopped,
+    RunIdTaken,
+    RunNotFound,
+    RunNotReadable,
+    StoreError,
+    TypesMissing,
+)
 from perdure.graph.declare import Workflow, declared_workflows
 from perdure.graph.model import Graph
 from perdure.ids import DEFAULT_PROJECT, ROOT_BRANCH, Chance, EngineId, Epoch, NodeId, RunId, Seq, SystemChance
@@ -100,6 +105,8 @@ class Engine:
         self._wanted = Wanted(self._drivers)
         self._orphans: dict[RunId, EngineId] = {}
         """Runs that were dropped although they may be this engine's, with the name under which they are owned."""
+        self._not_readable: dict[RunId, RunNotReadable] = {}
+        """Runs that should move and hold values that this process cannot read: they are left to others."""
         self._probing: dict[RunId, asyncio.Task[None]] = {}
         self._opened_by: int | None = None
         """The process that opened the engine, which is the only one that can use it."""
@@ -171,28 +178,11 @@ class Engine:
             raise TypeError(f"{workflow!r} is no workflow: call it inside a @workflow function, and start that one")
         chosen = checked_run_id(self.chance.new_id() if run_id is None else run_id)
         now = self.clock.now_micros()
-        graph = workflow if isinstance(workflow, Graph) else workflow.graph
-        annotations: Mapping[str, Any] = {} if isinstance(workflow, Graph) else workflow.input_types
-        given = check_inputs(graph, annotations, {**(inputs or {}), **more_inputs})
+        given = checked_inputs(workflow, {**(inputs or {}), **more_inputs})
+        settings = run_settings(workflow, durability=durability, on_failure=on_failure, timeout=timeout)
         prepared = await self._catalogue.save(workflow, at=now)
         encoded, blobs = await self.values.pack_all(given, where=f"inputs of workflow {prepared.graph.name!r}")
-        if problems := dict.fromkeys(unclear_inputs(prepared.plan, given, encoded)):
-            raise WrongInputs(prepared.graph.name, list(problems))
-        preset = WorkflowSettings() if isinstance(workflow, Graph) else workflow.settings
-        settings = run_settings(
-            durability=durability or preset.durability,
-            on_failure=on_failure or preset.on_failure,
-            timeout=preset.timeout if timeout is None else timeout,
-        )
-        created = e.RunCreated(
-            workflow=prepared.version.workflow,
-            version=prepared.version.version,
-            graph_hash=prepared.version.graph_hash,
-            inputs=encoded,
-            settings=settings,
-            project_id=self._project,
-            source=prepared.source,
-        )
+        created = creation(prepared, given, encoded, settings, project_id=self._project)
         annotation = Any if isinstance(workflow, Graph) else workflow.output_type
         run: Run[R] = Run(self, chosen, annotation)
         was_wanted = chosen in self._wanted
@@ -267,6 +257,8 @@ class Engine:
         if run.status in TERMINAL or (run.status not in MOVING and not stored.commands):
             self._no_longer_ours(chosen)
             return None
+        if (problem := self.not_readable(chosen)) is not None and not is_only_ending(stored):
+            raise problem
         if dead_owner is None and stored.owner is not None:
             owner = await owner_row(self._store, stored.owner)
             if stored.owner == self.engine_id or (owner is not None and is_gone(owner)):
@@ -284,7 +276,7 @@ class Engine:
             if probation is not None:
                 self._probe_apart(chosen, dead_owner, stored, prepared)
                 return None
-            answers = await ask_probes(doubtful, stored, prepared.plan, self.values)
+            answers = await ask_probes(doubtful, stored, prepared.plan, prepared.types, self.values)
         spent = 0.0 if run.settings.timeout_seconds is None else await driven_seconds(self.store, chosen)
         await self._until_joined()
         if chosen in self._drivers:  # somebody else here was faster
@@ -321,6 +313,11 @@ class Engine:
         """Encode what a node of this run is said to have returned, as if its body had. Needs none of the run's code."""
         prepared = await self._catalogue.read(run.run_id, run.workflow, run.version)
         return await conclude_for(result, node_id, prepared.plan, self.values)
+
+    def not_readable(self, run_id: RunId) -> RunNotReadable | None:
+        """Return why this engine leaves a run to others that should move, if it does."""
+        problem = self._not_readable.get(run_id)
+        return None if problem is None else RunNotReadable(run_id, problem.problems)  # each may be raised by itself
 
     def driver_of(self, run_id: RunId) -> Driver | None:
         """Return what drives the run, if this engine does."""
@@ -521,16 +518,18 @@ class Engine:
         del self._drivers[run_id]
         if driver.is_orphaned:
             self._orphans[run_id] = self._membership.engine_id
-        elif driver.has_rested:
-            self._orphans.pop(run_id, None)
+        elif driver.has_rested or driver.not_readable is not None:
+            self._no_longer_ours(run_id)
+            if driver.not_readable is not None:
+                log.warning("run_not_readable", extra={"run_id": run_id, "problems": driver.not_readable.problems})
+                self._not_readable[run_id] = driver.not_readable
             if driver.has_untaken_commands:
                 self._wanted.ask(run_id)
                 self._sweep_now.set()
-            else:
-                self._wanted.discard(run_id)
 
     def _no_longer_ours(self, run_id: RunId) -> None:
         self._orphans.pop(run_id, None)
+        self._not_readable.pop(run_id, None)
         self._wanted.discard(run_id)
 
     async def _adopt_if_wanted(self, run_id: RunId, dead_owner: EngineId | None) -> None:
@@ -546,7 +545,7 @@ class Engine:
         async def ask() -> None:
             try:
                 nodes = nodes_to_probe(stored, prepared.plan)
-                answers = await ask_probes(nodes, stored, prepared.plan, self.values)
+                answers = await ask_probes(nodes, stored, prepared.plan, prepared.types, self.values)
                 await self.adopt(run_id, dead_owner, probation=self._probation, answers=answers)
             except Exception as error:  # the next sweep finds the run again, and whatever is wrong with it
                 log.info("run_left_alone", extra={"run_id": run_id, "reason": str(error)})

@@ -19,7 +19,7 @@ import asyncio
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, cast
 
@@ -30,7 +30,9 @@ from perdure.engine.concluding import conclude_for
 from perdure.engine.keys import idempotency_key
 from perdure.engine.resolution import Resolution, done
 from perdure.engine.values import Values
+from perdure.graph.declare import NodeType
 from perdure.graph.plan import Plan
+from perdure.graph.surroundings import models_around
 from perdure.ids import NodeId, RunId
 from perdure.journal.states import TERMINAL, NodeState, NodeStatus, RunStatus
 from perdure.store.base import StoredRun
@@ -74,7 +76,13 @@ def nodes_to_probe(stored: StoredRun, plan: Plan) -> list[NodeState]:
     ]
 
 
-async def ask_probes(nodes: Sequence[NodeState], stored: StoredRun, plan: Plan, values: Values) -> list[Resolution]:
+async def ask_probes(
+    nodes: Sequence[NodeState],
+    stored: StoredRun,
+    plan: Plan,
+    types: Mapping[str, NodeType[..., Any]],
+    values: Values,
+) -> list[Resolution]:
     """Return what the probes of these nodes say, as far as they say something."""
     answers: list[Resolution] = []
     for node in nodes:
@@ -82,7 +90,8 @@ async def ask_probes(nodes: Sequence[NodeState], stored: StoredRun, plan: Plan, 
         assert probe is not None
         place = {"run_id": stored.run.run_id, "node_id": node.node_id, "attempt": node.attempt}
         try:
-            said = await _asked(probe, await _doubt(node, stored, values))
+            node_type = types[plan.nodes[node.node_id].node.type]
+            said = await _asked(probe, await _doubt(node, stored, node_type, values))
             answer = await _resolution(said, node, plan, values)
         except Exception as error:  # a probe is the user's code, and may raise and return anything
             log.warning("probe_failed", extra={**place, "error": f"{type(error).__name__}: {error}"})
@@ -93,14 +102,15 @@ async def ask_probes(nodes: Sequence[NodeState], stored: StoredRun, plan: Plan, 
     return answers
 
 
-async def _doubt(node: NodeState, stored: StoredRun, values: Values) -> Doubt:
+async def _doubt(node: NodeState, stored: StoredRun, node_type: NodeType[..., Any], values: Values) -> Doubt:
     run_id = stored.run.run_id
+    around = models_around(node_type.fn)  # as the body itself reads it
     return Doubt(
         run_id=run_id,
         node_id=node.node_id,
         attempt=node.attempt,
         idempotency_key=idempotency_key(run_id, node),
-        restored=None if node.checkpoint is None else await values.unpack(node.checkpoint),
+        restored=None if node.checkpoint is None else await values.unpack(node.checkpoint, around),
     )
 
 

@@ -75,7 +75,10 @@ class Run(Generic[R]):
                 raise RunResting(run.run_id, run.status.value, run.reason)
 
     async def wait(self) -> RunState:
-        """Return the run's state once it has ended, or rests until someone acts."""
+        """Return the run's state once it has ended, or rests until someone acts.
+
+        Raises RunNotReadable if the run was left here because of values that this process cannot read.
+        """
         driver = self._engine.driver_of(self.run_id)
         if driver is not None:
             try:
@@ -91,6 +94,10 @@ class Run(Generic[R]):
                 run = await self.state()
                 if run.status in TERMINAL or (run.status in _STUCK and not (await self.load()).commands):
                     return run
+                if (problem := self._engine.not_readable(self.run_id)) is not None and (
+                    await self.load()
+                ).owner is None:
+                    raise problem
                 if not is_asked_for:  # nobody may be driving it, or nobody any more
                     await self._engine.commanded(self.run_id)
                     is_asked_for = True

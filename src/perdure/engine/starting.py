@@ -8,9 +8,13 @@ from typing import Any
 
 import msgspec
 
+from perdure.engine.catalogue import Prepared
+from perdure.engine.inputs import check_inputs
 from perdure.engine.values import Values
-from perdure.errors import TruthUnclear
-from perdure.graph.model import CONDITION, INPUT, Edge
+from perdure.errors import TruthUnclear, WrongInputs
+from perdure.graph.declare import RunSettings as WorkflowSettings
+from perdure.graph.declare import Workflow
+from perdure.graph.model import CONDITION, INPUT, Edge, Graph
 from perdure.graph.plan import Plan
 from perdure.graph.policy import is_duration
 from perdure.ids import RunId, is_text
@@ -29,21 +33,71 @@ def checked_run_id(run_id: str) -> RunId:
     return RunId(run_id)
 
 
+def checked_inputs(workflow: Workflow[..., Any] | Graph, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a value for each input of the workflow. Raises WrongInputs with all that is wrong."""
+    if isinstance(workflow, Graph):
+        return check_inputs(workflow, {}, given)
+    return check_inputs(workflow.graph, workflow.input_types, given)
+
+
 def run_settings(
-    *, durability: e.Durability | None, on_failure: e.OnFailure | None, timeout: float | timedelta | None
+    workflow: Workflow[..., Any] | Graph,
+    *,
+    durability: e.Durability | None,
+    on_failure: e.OnFailure | None,
+    timeout: float | timedelta | None,
 ) -> e.RunSettings:
-    """Return the settings of a run. Raises ValueError for one that does not exist."""
+    """Return the settings of a run: those that are given, else the workflow's own. Raises ValueError for a wrong one."""
+    preset = WorkflowSettings() if isinstance(workflow, Graph) else workflow.settings
+    timeout = preset.timeout if timeout is None else timeout
     if timeout is not None and not is_duration(timeout, above=timedelta(0)):
         raise ValueError(f"timeout={timeout!r} is no time above zero, in seconds or as a timedelta")
-    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-    chosen = {"durability": durability, "on_failure": on_failure, "timeout_seconds": seconds}
+    chosen = {
+        "durability": durability or preset.durability,
+        "on_failure": on_failure or preset.on_failure,
+        "timeout_seconds": timeout.total_seconds() if isinstance(timeout, timedelta) else timeout,
+    }
     try:
         return msgspec.convert({key: value for key, value in chosen.items() if value is not None}, e.RunSettings)
     except msgspec.ValidationError as error:
         raise ValueError(f"a setting of the run is wrong: {error}") from None
 
 
-def unclear_inputs(plan: Plan, given: Mapping[str, Any], encoded: Mapping[str, e.Encoded]) -> Iterator[str]:
+def creation(
+    prepared: Prepared,
+    given: Mapping[str, Any],
+    encoded: dict[str, e.Encoded],
+    settings: e.RunSettings,
+    *,
+    project_id: str,
+) -> e.RunCreated:
+    """Return the first event of a run with these inputs. Raises WrongInputs if decisions would misread them."""
+    if problems := dict.fromkeys(_unclear_inputs(prepared.plan, given, encoded)):
+        raise WrongInputs(prepared.graph.name, list(problems))
+    return e.RunCreated(
+        workflow=prepared.version.workflow,
+        version=prepared.version.version,
+        graph_hash=prepared.version.graph_hash,
+        inputs=encoded,
+        settings=settings,
+        project_id=project_id,
+        source=prepared.source,
+    )
+
+
+async def differences(there: RunState, created: e.RunCreated, values: Values) -> AsyncIterator[str]:
+    """Yield in what the run that is there was started differently."""
+    if there.workflow != created.workflow:
+        yield "workflow"
+    elif there.graph_hash != created.graph_hash:
+        yield f"version {there.version} of the workflow"
+    for name in sorted(there.inputs.keys() | created.inputs.keys()):
+        one, other = there.inputs.get(name), created.inputs.get(name)
+        if one is None or other is None or not await _are_equal(one, other, values):
+            yield f"input {name!r}"
+
+
+def _unclear_inputs(plan: Plan, given: Mapping[str, Any], encoded: Mapping[str, e.Encoded]) -> Iterator[str]:
     """Yield what is wrong with inputs that conditions and outputs look at: decisions see their stored form alone."""
     conditions = [edge for node in plan.nodes.values() for edge in node.conditions]
     outputs = [edge for binding in plan.outputs for edge in binding.edges]
@@ -64,18 +118,6 @@ def _is_clear(value: Any, encoded: e.Encoded, edge: Edge) -> bool:
         return all(truth == is_true(part_of(encoded, edge.path)) for truth in truths.values())
     except (TruthUnclear, LookupError):
         return False
-
-
-async def differences(there: RunState, created: e.RunCreated, values: Values) -> AsyncIterator[str]:
-    """Yield in what the run that is there was started differently."""
-    if there.workflow != created.workflow:
-        yield "workflow"
-    elif there.graph_hash != created.graph_hash:
-        yield f"version {there.version} of the workflow"
-    for name in sorted(there.inputs.keys() | created.inputs.keys()):
-        one, other = there.inputs.get(name), created.inputs.get(name)
-        if one is None or other is None or not await _are_equal(one, other, values):
-            yield f"input {name!r}"
 
 
 async def _are_equal(one: e.Encoded, other: e.Encoded, values: Values) -> bool:

@@ -169,14 +169,15 @@ class Decider:
         if self.is_current(node_id, attempt):
             self._record(e.NodeCancelled(node_id=node_id, attempt=attempt, reason=reason), at)
 
-    def attempt_lost(self, node_id: NodeId, *, reason: str, at: int) -> None:
-        """Nobody will ever bring the attempt's result. The next one follows, unless the node must not be repeated."""
+    def attempt_lost(self, node_id: NodeId, *, reason: str, at: int, has_begun: bool = True) -> None:
+        """Nobody will ever bring the attempt's result. The next one follows, unless the node must not be repeated and its body
+        may have begun."""
         node = self.projection.node(node_id)
         self._record(e.AttemptLost(node_id=node_id, attempt=node.attempt, reason=reason), at)
         if self.projection.run.status in (RunStatus.FAILING, RunStatus.CANCELLING):
             self._record(e.NodeCancelled(node_id=node_id, attempt=node.attempt, reason=reason), at)
         else:
-            self._after_lost(node_id, at)
+            self._after_lost(node_id, at, has_begun=has_begun)
 
     def resolve(self, node_id: NodeId, event: e.NodeResolved, *, at: int) -> None:
         """A probe or a person has said what became of an attempt in doubt."""
@@ -268,8 +269,8 @@ class Decider:
             budget = max(budget, RESOURCE_RETRIES)
         return self.projection.node(node_id).failures < budget
 
-    def _after_lost(self, node_id: NodeId, at: int) -> None:
-        if self.plan.nodes[node_id].policy.once:
+    def _after_lost(self, node_id: NodeId, at: int, *, has_begun: bool = True) -> None:
+        if has_begun and self.plan.nodes[node_id].policy.once:
             attempt = self.projection.node(node_id).attempt
             self._record(e.NodeInDoubt(node_id=node_id, attempt=attempt), at)
         else:

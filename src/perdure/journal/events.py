@@ -227,7 +227,7 @@ class NodeResolved(AttemptEvent, frozen=True, kw_only=True):
 
 
 class AttemptLost(AttemptEvent, frozen=True, kw_only=True):
-    """The engine that ran the attempt is gone, or let go of it to shut down."""
+    """The engine that ran the attempt is gone, let go of it to shut down, or cannot read what its body needs."""
 
     reason: str = ""
 
