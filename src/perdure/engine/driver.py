@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,9 +19,11 @@ import msgspec
 
 from perdure.dispatch.base import SlotKind, slot_kind
 from perdure.engine.actor import Actor
+from perdure.engine.bodies import STOPPING, Bodies
 from perdure.engine.machinery import Machinery
 from perdure.engine.pauses import pause_micros
 from perdure.engine.pending import Pending, numbered, only_steps, step_rows
+from perdure.engine.queue import Queue
 from perdure.engine.resolution import Resolution
 from perdure.engine.slots import Grant
 from perdure.errors import AttemptOver, PerdureError, RunError, RunNotReadable, StoreError
@@ -48,12 +49,9 @@ from perdure.store.base import (
 
 log = logging.getLogger("perdure.driver")
 
-LONG_WAIT_SECONDS = 3_600.0
 PORTION_NODES = 250
 """Where thousands of nodes become ready at once, the first of them start while the others are still being committed, and no
 other run waits for all of them."""
-_STOPPING = {RunStatus.CANCELLING: "the run was cancelled", RunStatus.FAILING: "the run is failing"}
-"""Why bodies of a run in this status are told to stop, and none begins."""
 
 
 class NotOurs(PerdureError):
@@ -107,15 +105,8 @@ class Driver:
         """The run was dropped while it was, or may have been, this engine's: nobody else will take it up."""
         self.not_readable: RunNotReadable | None = None
         """Why the run was let go although it should move, if it was."""
-        self._queued: dict[SlotKind, deque[NodeId]] = {"loop": deque(), "thread": deque(), "process": deque()}
-        self._delayed: dict[NodeId, asyncio.TimerHandle] = {}
-        self._actors: dict[NodeId, tuple[Actor, asyncio.Task[None]]] = {}
-        self._held: dict[Actor, SlotKind] = {}
-        """Slots of attempts that are recorded as started, launched or about to be."""
-        self._starting: list[Actor] = []
-        """Those of them whose start is not on its way to the store yet."""
-        self._unlaunched: list[Actor] = []
-        """Those of them that wait until the engine is sure of its lease."""
+        self._queue = Queue(self._kind_of, self._later, on_due=self.happened)
+        self._bodies = Bodies(projection, machinery, on_stopped=self.attempt_stopped)
         self._unreadable: dict[NodeId, str] = {}
         """Nodes that are left to whoever can read what they need, with what is wrong."""
         self._pending = Pending(self.decider)
@@ -125,9 +116,6 @@ class Driver:
         self._deadline: asyncio.TimerHandle | None = None
         self.spent_seconds = 0.0
         """How long the run was driven before this driver had it: part of the time it is given."""
-        self._stop_reason: str | None = None
-        """Why running bodies were told to stop, if they were: nothing is launched after that."""
-        self._group: asyncio.TaskGroup | None = None
         self._task: asyncio.Task[Any] | None = None
 
     # The task
@@ -137,7 +125,7 @@ class Driver:
         self._task = asyncio.current_task()
         try:
             async with asyncio.TaskGroup() as group:
-                self._group = group
+                self._bodies.group = group
                 self.happened()
                 await asyncio.wait((self.rested,))
         except* Exception as bugs:
@@ -152,7 +140,7 @@ class Driver:
 
     @property
     def is_busy(self) -> bool:
-        return bool(self._actors)
+        return self._bodies.are_running
 
     @property
     def is_gone(self) -> bool:
@@ -174,8 +162,7 @@ class Driver:
         """Something was decided: start what can start, and have it all committed."""
         if self._is_gone:
             return
-        if self._unlaunched:
-            self._launch_held_back()
+        self._bodies.launch_held_back()
         self._decide()
         self._watch_deadline()
         if not self._pending.is_empty or not isinstance(self._lease, Keep) or self._is_over():
@@ -214,7 +201,7 @@ class Driver:
         match command.kind:
             case "cancel" if status not in TERMINAL and status not in (RunStatus.CANCELLING, RunStatus.FAILING):
                 self.decider.cancel(reason=str(command.payload.get("reason", "")), at=at)
-                self._pending.acts.append(lambda: self._stop_bodies(_STOPPING[RunStatus.CANCELLING]))
+                self._pending.acts.append(lambda: self._stop_bodies(STOPPING[RunStatus.CANCELLING]))
             case "resolve":
                 self._resolve(command, at)
             case "resume" if status in (RunStatus.QUARANTINED, RunStatus.SUSPENDED, RunStatus.PAUSED):
@@ -254,10 +241,10 @@ class Driver:
     ) -> None:
         if self._is_gone:
             return
-        if actor not in self._held:
+        if actor not in self._bodies:
             self.result_discarded(actor, None)
             return
-        self._leave(actor)
+        self._bodies.leave(actor)
         self._pending.blobs += blobs
         self.decider.attempt_completed(
             actor.node_id, actor.attempt, outputs, duration_ms=duration_ms, at=self.machinery.clock.now_micros()
@@ -285,9 +272,9 @@ class Driver:
         self.happened()
 
     def attempt_failed(self, actor: Actor, error: e.ErrorRecord, duration_ms: int) -> None:
-        if self._is_gone or actor not in self._held:  # or was left behind, and reports what it has been told
+        if self._is_gone or actor not in self._bodies:  # or was left behind, and reports what it has been told
             return
-        self._leave(actor)
+        self._bodies.leave(actor)
         was_running = self.projection.run.status is RunStatus.RUNNING
         self.decider.attempt_failed(
             actor.node_id,
@@ -303,18 +290,18 @@ class Driver:
     def attempt_unreadable(self, actor: Actor, problem: str, *, has_begun: bool) -> None:
         """What the body needs was stored by another process, and cannot be read in this one. That is no failure of the node:
         the run is let go when nothing else of it can move, and goes on where the value can be read."""
-        if self._is_gone or actor not in self._held:
+        if self._is_gone or actor not in self._bodies:
             return
-        self._leave(actor)
+        self._bodies.leave(actor)
         self._unreadable[actor.node_id] = problem
         at = self.machinery.clock.now_micros()
         self.decider.attempt_lost(actor.node_id, reason=problem, at=at, has_begun=has_begun)
         self.happened()
 
     def attempt_stopped(self, actor: Actor) -> None:
-        if self._is_gone or actor not in self._held:
+        if self._is_gone or actor not in self._bodies:
             return
-        self._leave(actor)
+        self._bodies.leave(actor)
         at = self.machinery.clock.now_micros()
         if self.projection.run.status in (RunStatus.CANCELLING, RunStatus.FAILING):
             reason = actor.stop_reason or ""
@@ -369,7 +356,7 @@ class Driver:
             self._lease = Release()
         elif isinstance(self._lease, Claim) and self._rests():
             self._lease = msgspec.structs.replace(self._lease, lets_go=True)
-        if self._starting or self.decider.has_more:
+        if self._bodies.has_unprepared or self.decider.has_more:
             self._soon(self._while_written)
         self._in_flight = portion.acts
         if not portion.decided and not portion.commands and isinstance(self._lease, Keep):
@@ -394,9 +381,7 @@ class Driver:
 
     def _while_written(self) -> None:
         """Do what can be done while a transition is on its way: ready the bodies that it starts, and decide more."""
-        starting, self._starting = self._starting, []
-        for actor in starting:
-            actor.prepare()
+        self._bodies.prepare()
         if self.decider.has_more:
             self.happened()
 
@@ -436,16 +421,16 @@ class Driver:
     # The slots' side
 
     def slot_granted(self, kind: SlotKind) -> Grant:
-        queued = self._queued[kind]
-        if self._is_gone or not queued or self._is_draining or self.projection.run.status is not RunStatus.RUNNING:
+        is_running = self.projection.run.status is RunStatus.RUNNING
+        if self._is_gone or self._is_draining or not is_running or not self._queue.has(kind):
             return Grant.UNNEEDED
         if not self.machinery.may_start():
             return Grant.NOT_YET
-        held = len(self._held)
+        held = len(self._bodies)
         try:
-            self._start(queued.popleft())
+            self._start(self._queue.pop(kind), kind)
         except Exception as bug:  # as in `_guarded`
-            is_held = len(self._held) > held  # then it is given back with the rest
+            is_held = len(self._bodies) > held  # then it is given back with the rest
             self._failed(bug)
             return Grant.TAKEN if is_held else Grant.UNNEEDED
         self._guarded(lambda: self._use_slots(kind))
@@ -460,9 +445,8 @@ class Driver:
     def _start_ready(self) -> None:
         if self.decider.ready:
             self._queue_ready()
-        for kind, queued in self._queued.items():
-            if queued:
-                self._start_queued(kind)
+        for kind in self._queue.waiting():
+            self._start_queued(kind)
 
     def _queue_ready(self) -> None:
         now = self.machinery.clock.now_micros()
@@ -472,59 +456,30 @@ class Driver:
             if node_id in self._unreadable:
                 continue
             due = self.projection.node(node_id).due
-            if due is not None and due > now:
+            delay = 0.0
+            if due is not None:
                 # The time was set by the clock of whoever decided it, which may be hours ahead of this one.
                 longest = self._plan.nodes[node_id].policy.backoff.cap.total_seconds()
-                self._delay(node_id, min((due - now) / 1_000_000, longest))
-            else:
-                self._queued[slot_kind(self._type_of(node_id))].append(node_id)
+                delay = min((due - now) / 1_000_000, longest)
+            self._queue.add(node_id, delay_seconds=delay)
 
     def _start_queued(self, kind: SlotKind) -> None:
-        queued = self._queued[kind]
-        while queued and self._may_start() and self.machinery.slots.acquire(kind, self):
-            self._start(queued.popleft())
+        while self._queue.has(kind) and self._may_start() and self.machinery.slots.acquire(kind, self):
+            self._start(self._queue.pop(kind), kind)
 
-    def _start(self, node_id: NodeId) -> None:
+    def _start(self, node_id: NodeId, kind: SlotKind) -> None:
         """Record the start of an attempt; its body begins when that is durable, or at once if it may run early."""
-        node_type = self._type_of(node_id)
         if self.projection.status(node_id) is not NodeStatus.SCHEDULED:
-            self.machinery.slots.release(slot_kind(node_type))
+            self.machinery.slots.release(kind)
             return
         attempt = self.decider.start_attempt(node_id, at=self.machinery.clock.now_micros())
-        actor = Actor(self, self._plan.nodes[node_id], node_type, attempt)
-        self._held[actor] = slot_kind(node_type)
+        actor = Actor(self, self._plan.nodes[node_id], self._type_of(node_id), attempt)
+        self._bodies.add(actor, kind)
         if self._may_run_early(node_id):
-            self._launch(actor)
+            self._bodies.launch(actor)
         else:
-            self._starting.append(actor)
-            self._pending.acts.append(lambda: self._launch(actor))
-
-    def _launch(self, actor: Actor) -> None:
-        if not self.machinery.may_start():
-            # The commit took so long that the run may be another engine's by now, and a body cannot be fenced.
-            self._unlaunched.append(actor)
-            return
-        reason = self._stop_reason or _STOPPING.get(self.projection.run.status)
-        if reason is not None:
-            actor.stop_reason = reason
-            self.attempt_stopped(actor)
-            return
-        assert self._group is not None
-        task = actor.task = self._group.create_task(actor.run(), name=f"{self.run_id}/{actor.node_id}")
-        self._actors[actor.node_id] = (actor, task)
-
-    def _launch_held_back(self) -> None:
-        held_back, self._unlaunched = self._unlaunched, []
-        for actor in held_back:
-            self._launch(actor)
-
-    def _leave(self, actor: Actor) -> None:
-        if (kind := self._held.pop(actor, None)) is not None:
-            self._actors.pop(actor.node_id, None)
-            self._vacate(kind)
-
-    def _vacate(self, kind: SlotKind) -> None:
-        self.machinery.dispatch.vacate(kind, self.machinery.slots.release)
+            self._bodies.expect(actor)
+            self._pending.acts.append(lambda: self._bodies.launch(actor))
 
     def _may_start(self) -> bool:
         return not self._is_draining and self.projection.run.status is RunStatus.RUNNING and self.machinery.may_start()
@@ -535,19 +490,6 @@ class Driver:
         policy = self._plan.nodes[node_id].policy
         return policy.pure or (self.projection.run.settings.durability != "sync" and not policy.once)
 
-    def _delay(self, node_id: NodeId, seconds: float) -> None:
-        wait = min(seconds, LONG_WAIT_SECONDS)
-
-        def due() -> None:
-            self._delayed.pop(node_id, None)
-            if seconds > wait:
-                self._delay(node_id, seconds - wait)
-                return
-            self._queued[slot_kind(self._type_of(node_id))].append(node_id)
-            self.happened()
-
-        self._delayed[node_id] = self._later(wait, due)
-
     def _pause_micros(self, node_id: NodeId) -> int:
         backoff = self._plan.nodes[node_id].policy.backoff
         return pause_micros(backoff, self.projection.node(node_id).failures, self.machinery.chance)
@@ -555,33 +497,25 @@ class Driver:
     def _type_of(self, node_id: NodeId) -> NodeType[..., Any]:
         return self._types[self._plan.nodes[node_id].node.type]
 
+    def _kind_of(self, node_id: NodeId) -> SlotKind:
+        return slot_kind(self._type_of(node_id))
+
     # Stopping bodies
 
     def _stop_if_failing(self, was_running: bool) -> None:
         if was_running and self.projection.run.status is RunStatus.FAILING:
-            self._pending.acts.append(lambda: self._stop_bodies(_STOPPING[RunStatus.FAILING]))
+            self._pending.acts.append(lambda: self._stop_bodies(STOPPING[RunStatus.FAILING]))
 
     def _stop_bodies(self, reason: str) -> None:
         """Tell running bodies to stop; those that do not within the grace period are left behind."""
         if self._is_gone:
             return
-        self._stop_reason = reason
-        held_back, self._unlaunched = self._unlaunched, []
-        for actor in held_back:
-            actor.stop_reason = reason
-            self.attempt_stopped(actor)
-        for actor, task in list(self._actors.values()):
-            actor.stop_reason = reason
-            task.cancel()
-            if not actor.has_begun:
-                self.attempt_stopped(actor)
+        self._bodies.stop(reason)
         grace = 0.0 if self._is_draining else self.projection.run.settings.grace_seconds
         self._timers.append(self._later(grace, self._leave_behind))
 
     def _leave_behind(self) -> None:
-        for actor, _ in list(self._actors.values()):
-            if actor.stop_reason is not None:
-                self.attempt_stopped(actor)
+        self._bodies.leave_behind()
         if self._may_release():
             self._submit()
 
@@ -605,7 +539,7 @@ class Driver:
 
     def _submit(self) -> None:
         """Have what was decided committed: at once if somebody waits for it, in good company if nobody does."""
-        if self._group is None:  # what was decided so far is submitted when the task begins
+        if self._bodies.group is None:  # what was decided so far is submitted when the task begins
             return
         waited_for = self._pending.is_waited_for or self.decider.has_more or self._is_over()
         waited_for = waited_for or not isinstance(self._lease, Keep)
@@ -641,11 +575,11 @@ class Driver:
         """Whether there is nothing more to be done here: the run rests, or only what cannot be read here is left of it."""
         if self._rests():
             return True
-        can_go_on = self._held or self._delayed or any(self._queued.values()) or self.decider.has_more
+        can_go_on = len(self._bodies) or not self._queue.is_empty or self.decider.has_more
         return bool(self._unreadable) and not can_go_on
 
     def _may_release(self) -> bool:
-        return not self._held and (self._is_over() or self._is_draining)
+        return not len(self._bodies) and (self._is_over() or self._is_draining)
 
     def _refused(self, outcome: Outcome) -> None:
         match outcome:
@@ -695,16 +629,10 @@ class Driver:
             if not future.done():
                 future.set_exception(problem)
                 future.exception()  # nobody has to ask
-        for handle in (*self._delayed.values(), *self._timers):
+        self._queue.abandon()
+        for handle in self._timers:
             handle.cancel()
-        for actor, task in self._actors.values():
-            actor.stop_reason = actor.stop_reason or "the run is driven elsewhere"
-            task.cancel()
-        self._actors.clear()
         self.machinery.slots.forget(self)
-        held, self._held = list(self._held.values()), {}
-        for kind in held:
-            # Not at once: a thread counts as lost when the task of its body has heard that it is cancelled.
-            self.rested.get_loop().call_soon(self._vacate, kind)
+        self._bodies.abandon(self.rested.get_loop())
         self._on_gone(self)
         self.machinery.hub.changed(self.run_id)

@@ -1,0 +1,136 @@
+"""The bodies of one run: which of them are about to begin, which run, and how they are told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from perdure.dispatch.base import SlotKind
+from perdure.engine.actor import Actor
+from perdure.engine.machinery import Machinery
+from perdure.ids import NodeId
+from perdure.journal.projection import Projection
+from perdure.journal.states import RunStatus
+
+STOPPING = {RunStatus.CANCELLING: "the run was cancelled", RunStatus.FAILING: "the run is failing"}
+"""Why bodies of a run in this status are told to stop, and none begins."""
+
+
+class Bodies:
+    """Keeps the attempts that are recorded as started, each with the slot that it holds until it is left."""
+
+    def __init__(self, projection: Projection, machinery: Machinery, *, on_stopped: Callable[[Actor], None]) -> None:
+        self._projection = projection
+        self._machinery = machinery
+        self._on_stopped = on_stopped
+        self._held: dict[Actor, SlotKind] = {}
+        self._running: dict[NodeId, Actor] = {}
+        self._starting: list[Actor] = []
+        """Those whose start is not on its way to the store yet."""
+        self._held_back: list[Actor] = []
+        """Those that wait until the engine is sure of its lease."""
+        self._stop_reason: str | None = None
+        """Why all were told to stop, if they were: none is launched after that."""
+        self.group: asyncio.TaskGroup | None = None
+        """Where the bodies' tasks belong, from the moment there may be any."""
+
+    def __contains__(self, actor: object) -> bool:
+        """Whether the attempt counts: it was not left."""
+        return actor in self._held
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @property
+    def are_running(self) -> bool:
+        return bool(self._running)
+
+    @property
+    def has_unprepared(self) -> bool:
+        """Whether there are some that could be made ready while their start is written."""
+        return bool(self._starting)
+
+    # Starting
+
+    def add(self, actor: Actor, kind: SlotKind) -> None:
+        """Keep an attempt whose start was recorded, with its slot."""
+        self._held[actor] = kind
+
+    def expect(self, actor: Actor) -> None:
+        """Note that a body is launched when the record of its start is durable."""
+        self._starting.append(actor)
+
+    def prepare(self) -> None:
+        """Make ready those whose start is on its way to the store."""
+        starting, self._starting = self._starting, []
+        for actor in starting:
+            actor.prepare()
+
+    def launch(self, actor: Actor) -> None:
+        """Begin, unless everything was told to stop, or the engine is not sure of its lease."""
+        if not self._machinery.may_start():
+            # The commit took so long that the run may be another engine's by now, and a body cannot be fenced.
+            self._held_back.append(actor)
+            return
+        reason = self._stop_reason or STOPPING.get(self._projection.run.status)
+        if reason is not None:
+            self._stop_unbegun(actor, reason)
+            return
+        assert self.group is not None
+        name = f"{self._projection.run.run_id}/{actor.node_id}"
+        actor.task = self.group.create_task(actor.run(), name=name)
+        self._running[actor.node_id] = actor
+
+    def launch_held_back(self) -> None:
+        """Begin what was held back, if that is possible by now."""
+        held_back, self._held_back = self._held_back, []
+        for actor in held_back:
+            self.launch(actor)
+
+    # Stopping
+
+    def stop(self, reason: str) -> None:
+        """Tell all to stop, and launch no more."""
+        self._stop_reason = reason
+        held_back, self._held_back = self._held_back, []
+        for actor in held_back:
+            self._stop_unbegun(actor, reason)
+        for actor in list(self._running.values()):
+            self._tell(actor, reason)
+            if not actor.has_begun:
+                self._on_stopped(actor)
+
+    def leave_behind(self) -> None:
+        """Wait no longer for those that were told to stop and have not."""
+        for actor in list(self._running.values()):
+            if actor.stop_reason is not None:
+                self._on_stopped(actor)
+
+    def leave(self, actor: Actor) -> None:
+        """The attempt no longer counts, and its slot is free once there is a place for another body."""
+        if (kind := self._held.pop(actor, None)) is not None:
+            self._running.pop(actor.node_id, None)
+            self._vacate(kind)
+
+    def abandon(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let all go: somebody else may be running them again by now."""
+        for actor in self._running.values():
+            self._tell(actor, actor.stop_reason or "the run is driven elsewhere")
+        self._running.clear()
+        held, self._held = list(self._held.values()), {}
+        for kind in held:
+            # Not at once: a thread counts as lost when the task of its body has heard that it is cancelled.
+            loop.call_soon(self._vacate, kind)
+
+    def _stop_unbegun(self, actor: Actor, reason: str) -> None:
+        actor.stop_reason = reason
+        self._on_stopped(actor)
+
+    @staticmethod
+    def _tell(actor: Actor, reason: str) -> None:
+        actor.stop_reason = reason
+        assert actor.task is not None
+        actor.task.cancel()
+
+    def _vacate(self, kind: SlotKind) -> None:
+        self._machinery.dispatch.vacate(kind, self._machinery.slots.release)

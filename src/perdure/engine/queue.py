@@ -1,0 +1,63 @@
+"""Scheduled nodes of one run that have not been started: each waits for a place of its kind, or for its time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from perdure.dispatch.base import SlotKind
+from perdure.ids import NodeId
+
+LONG_WAIT_SECONDS = 3_600.0
+
+Later = Callable[[float, Callable[[], None]], asyncio.TimerHandle]
+
+
+class Queue:
+    """First come, first served, for each kind of place."""
+
+    def __init__(self, kind_of: Callable[[NodeId], SlotKind], later: Later, *, on_due: Callable[[], None]) -> None:
+        self._kind_of = kind_of
+        self._later = later
+        self._on_due = on_due
+        self._queued: dict[SlotKind, deque[NodeId]] = {"loop": deque(), "thread": deque(), "process": deque()}
+        self._delayed: dict[NodeId, asyncio.TimerHandle] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self._delayed or any(self._queued.values()))
+
+    def waiting(self) -> Iterable[SlotKind]:
+        """Return the kinds of places for which somebody waits."""
+        return [kind for kind, queued in self._queued.items() if queued]
+
+    def has(self, kind: SlotKind) -> bool:
+        return bool(self._queued[kind])
+
+    def add(self, node_id: NodeId, *, delay_seconds: float = 0.0) -> None:
+        """Have a node wait for its place, when its time has come."""
+        if delay_seconds <= 0:
+            self._queued[self._kind_of(node_id)].append(node_id)
+        else:
+            self._delay(node_id, delay_seconds)
+
+    def pop(self, kind: SlotKind) -> NodeId:
+        """Return the node that has waited longest."""
+        return self._queued[kind].popleft()
+
+    def abandon(self) -> None:
+        """Forget those that wait for their time."""
+        for handle in self._delayed.values():
+            handle.cancel()
+
+    def _delay(self, node_id: NodeId, seconds: float) -> None:
+        wait = min(seconds, LONG_WAIT_SECONDS)
+
+        def due() -> None:
+            self._delayed.pop(node_id, None)
+            self.add(node_id, delay_seconds=seconds - wait)
+            if seconds <= wait:
+                self._on_due()
+
+        self._delayed[node_id] = self._later(wait, due)
