@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -125,6 +126,26 @@ async def test_a_run_needs_its_version(store: Store, url: str) -> None:
 
 
 # Going on
+
+
+async def test_a_step_that_leaves_its_run_as_it_was_is_written_once_and_fenced(store: Store, url: str) -> None:
+    draft = await begin(store)
+    step = msgspec.structs.replace(draft.next_node(0).transition(), only_steps=True)
+
+    assert await commit(store, step) == [Committed()]
+    stored = await load(store, draft.run_id)
+    assert stored.run == draft.projection.run
+    assert {node.node_id: node for node in stored.nodes} == draft.projection.nodes
+    assert tuple(await store.load_events(draft.run_id, after=step.base_seq, limit=100)) == step.events
+    written = await contents_of(url)
+    assert await commit(store, step) == [Committed()]  # its answer got lost, and it is offered again
+    assert await contents_of(url) == written
+
+    late = msgspec.structs.replace(draft.next_node(1).transition(), only_steps=True)
+    assert await takeover(store, draft.run_id, dead=ENGINE) == Committed()
+    taken = await contents_of(url)
+    assert await commit(store, late) == [LeaseLost()]
+    assert await contents_of(url) == taken
 
 
 async def test_a_run_goes_on_to_its_end(store: Store) -> None:

@@ -117,6 +117,8 @@ class Driver:
         self.spent_seconds = 0.0
         """How long the run was driven before this driver had it: part of the time it is given."""
         self._task: asyncio.Task[Any] | None = None
+        self._seen_round = -1
+        self._has_more_to_see = False
 
     # The task
 
@@ -167,6 +169,20 @@ class Driver:
         self._watch_deadline()
         if not self._pending.is_empty or not isinstance(self._lease, Keep) or self._is_over():
             self._submit()
+
+    def _happened_again(self) -> None:
+        """As `happened`, at once for the first body that ends in a round of the loop, and once for all others."""
+        current = self.machinery.rounds.current()
+        if self._seen_round != current:
+            self._seen_round = current
+            self.happened()
+        elif not self._has_more_to_see:
+            self._has_more_to_see = True
+            self._soon(self._see_others)
+
+    def _see_others(self) -> None:
+        self._has_more_to_see = False
+        self.happened()
 
     def _decide(self) -> None:
         """Decide what follows, and start what can start. If that is a lot, the rest follows when this is on its way."""
@@ -249,7 +265,7 @@ class Driver:
         self.decider.attempt_completed(
             actor.node_id, actor.attempt, outputs, duration_ms=duration_ms, at=self.machinery.clock.now_micros()
         )
-        self.happened()
+        self._happened_again()
 
     def attempt_overdue(self, actor: Actor, error: e.ErrorRecord, duration_ms: int) -> None:
         """Leave a body behind that goes on although its time is over."""

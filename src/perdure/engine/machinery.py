@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from perdure.clock import Clock
 from perdure.dispatch.base import Dispatch
 from perdure.engine.committer import Committer
 from perdure.engine.hub import Hub
+from perdure.engine.rounds import Rounds
 from perdure.engine.slots import Slots
 from perdure.engine.values import Values
 from perdure.ids import Chance
@@ -28,3 +29,4 @@ class Machinery:
     may_start: Callable[[], bool]
     """False while the engine cannot be sure of its lease, or drains: nothing is started then."""
     chance: Chance
+    rounds: Rounds = field(default_factory=Rounds)

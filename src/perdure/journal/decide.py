@@ -209,18 +209,15 @@ class Decider:
     # Consequences
 
     def _record(self, event: e.AnyEvent, at: int) -> None:
-        nodes = self.projection.nodes
         if isinstance(event, e.NodeEvent):
-            before = self.projection.status(event.node_id)
-            self.projection.apply(event, at=at)
-            self._count(before, nodes[event.node_id].status)
+            before, after = self.projection.apply_to_node(event, at=at)
+            if before is not after:
+                self._count(before, after)
         else:
             self.projection.apply(event, at=at)
         self._decided.append((event, at))
 
     def _count(self, before: NodeStatus, after: NodeStatus) -> None:
-        if before is after:
-            return
         self._live += (after not in ENDED) - (before not in ENDED and before is not NodeStatus.IDLE)
         if after in SETTLED:
             self._unsettled -= 1

@@ -38,16 +38,22 @@ class Projection:
 
     def apply(self, event: e.AnyEvent, *, at: int) -> Seq:
         """Add the next event of the log and return its number. An illegal one changes nothing and raises."""
-        seq = Seq(self.run.last_seq + 1)
         if isinstance(event, e.NodeEvent):
-            evolved = evolve_node(self.node(event.node_id), event, seq=seq, at=at)
-            self.run = evolve_run(self.run, event, seq=seq, at=at)
-            self.nodes[event.node_id] = evolved
-            if isinstance(event, e.StepCompleted):
-                self.steps[event.node_id, event.name, event.occurrence] = event.result
+            self.apply_to_node(event, at=at)
         else:
-            self.run = evolve_run(self.run, event, seq=seq, at=at)
-        return seq
+            self.run = evolve_run(self.run, event, seq=Seq(self.run.last_seq + 1), at=at)
+        return self.run.last_seq
+
+    def apply_to_node(self, event: e.NodeEvent, *, at: int) -> tuple[NodeStatus, NodeStatus]:
+        """As `apply`, for what happens to a node; return its status before and after."""
+        seq = Seq(self.run.last_seq + 1)
+        before = self.node(event.node_id)
+        after = evolve_node(before, event, seq=seq, at=at)
+        self.run = evolve_run(self.run, event, seq=seq, at=at)
+        self.nodes[event.node_id] = after
+        if isinstance(event, e.StepCompleted):
+            self.steps[event.node_id, event.name, event.occurrence] = event.result
+        return before.status, after.status
 
 
 def fold(run_id: RunId, log: Iterable[e.Recorded]) -> Projection:

@@ -32,7 +32,7 @@ from perdure.store.codecs.wire import (
     json_reference,
     not_readable,
 )
-from perdure.store.codecs.writing import Lowering
+from perdure.store.codecs.writing import Lowering, is_flat
 
 _PLAIN_TYPES: Final = frozenset((object, str, bool, type(None), int, float, dict, list))
 _CACHE_SIZE: Final = 4_096
@@ -131,6 +131,8 @@ class Codecs:
         kind = type_of(value)
         try:
             if kind is str or kind is bool or value is None or (kind is int and -MAX_SAFE_INT <= value <= MAX_SAFE_INT):
+                return encode_json(value), _NO_BLOBS
+            if kind is dict and is_flat(value):
                 return encode_json(value), _NO_BLOBS
             lowering = Lowering(self._codec_for, part_max_bytes)
             return encode_json(lowering.lower(value)), lowering.blobs

@@ -25,6 +25,7 @@ _TEXT: Final = frozenset[type]((str,))
 _ALWAYS_PLAIN: Final = frozenset[type]((str, bool, type(None)))
 # int() and str() refuse more than 4,300 decimal digits, and take quadratic time long before; hexadecimal has no limit.
 _DECIMAL_MAX_BITS: Final = 1_024
+_FLAT_MAX_SIZE: Final = 20
 
 
 class Lowering:
@@ -158,6 +159,13 @@ class Lowering:
                 f"the value has more than {MAX_CONTAINERS:,} lists, dicts and sets",
                 "Yield the parts as a stream, or use a numpy array.",
             )
+
+
+def is_flat(value: dict[Any, Any]) -> bool:
+    """Whether a small dict is stored as it is: what most bodies return. False is no more than "not known"."""
+    if len(value) > _FLAT_MAX_SIZE or TAG in value or not _TEXT.issuperset(map(type, value)):
+        return False
+    return _is_flat_and_plain(list(value.values()))
 
 
 def _is_flat_and_plain(items: list[Any]) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from perdure.store import rows
-from perdure.store.base import Claim, Keep, Release, Transition
+from perdure.store.base import Claim, Release, Transition
 from perdure.store.postgres.texts import needs_care, to_stored
 
 Rows = list[tuple[Any, ...]]
@@ -17,29 +17,20 @@ _encoder = msgspec.json.Encoder()
 _NO_ROWS = "[]"
 
 
-def is_plain(transition: Transition) -> bool:
-    """Whether the transition only goes on with a run, or lets it go: `advance_run` can write it."""
-    if transition.base_seq == 0 or not isinstance(transition.lease, Keep | Release):
-        return False
-    return not (transition.steps or transition.blobs or transition.commands)
+def is_step(transition: Transition) -> bool:
+    """Whether `step_run` can write the transition."""
+    return transition.only_steps and not (transition.steps or transition.blobs or transition.commands)
 
 
-def advance_values(project_id: str, transition: Transition) -> tuple[Any, ...]:
-    """Return what `advance_run` takes."""
-    run = transition.run
+def step_values(project_id: str, transition: Transition) -> tuple[Any, ...]:
+    """Return what `step_run` takes."""
     key = (transition.run_id,)
     return (
         project_id,
         to_stored(transition.run_id),
         transition.epoch,
         transition.base_seq,
-        run.last_seq,
-        isinstance(transition.lease, Release),
-        run.status,
-        run.branch_id,
-        *to_stored(rows.changing_columns(run)),
-        run.started_at,
-        run.ended_at,
+        transition.run.last_seq,
         encode_rows(rows.event_rows(key, transition.events)),
         encode_rows(rows.node_rows(key, transition.nodes)),
     )

@@ -1,28 +1,25 @@
 -- Rows travel as JSON: a list of lists, one per row, in the order in which `rows.py` names the columns. It costs the program a
 -- fifth of what encoding one array per column costs, and the server hardly more. Values that are JSON themselves are texts in it.
 
--- name: advance_run
--- The commit of one transition that only goes on with its run, or lets it go: what nearly every step of a lone run is. Fence,
--- lock and number at once, only where epoch and last_seq are still what the engine saw; all else is written from the row that
--- this has moved. `$16` events, `$17` nodes.
+-- name: step_run
+-- The commit of one transition that changes nothing about its run but how far its log goes: what nearly every step of a lone run
+-- is. Fence, lock and number at once, only where epoch and last_seq are still what the engine saw; all else is written from the
+-- row that this has moved. `$6` events, `$7` nodes.
 WITH moved AS (
-    UPDATE run_state
-       SET last_seq = $5, version = version + 1, owner = CASE WHEN $6::boolean THEN NULL ELSE owner END, status = $7,
-           branch_id = $8, outputs = $9, error = $10, failed_node = $11, reason = $12, recoveries = $13, started_at = $14,
-           ended_at = $15
+    UPDATE run_state SET last_seq = $5, version = version + 1
      WHERE project_id = $1 AND run_id = $2 AND lease_epoch = $3 AND last_seq = $4
     RETURNING run_id
 ), appended AS (
     INSERT INTO run_events (project_id, run_id, seq, id, branch_id, epoch, event_type, event_time, node_id, payload)
     SELECT $1, moved.run_id, (e->>1)::bigint, e->>2, (e->>3)::bigint, (e->>4)::bigint, e->>5, (e->>6)::bigint, e->>7, e->>8
-      FROM moved, jsonb_array_elements($16::jsonb) AS e
+      FROM moved, jsonb_array_elements($6::jsonb) AS e
 ), put AS (
     INSERT INTO run_node_state (project_id, run_id, branch_id, node_id, status, attempt, attempt_ended, generation, failures, lost,
                                 outputs, error, checkpoint, reason, due, scheduled_at, started_at, ended_at, duration_ms, last_seq)
     SELECT $1, moved.run_id, (n->>1)::bigint, n->>2, n->>3, (n->>4)::bigint, (n->>5)::bigint, (n->>6)::bigint, (n->>7)::bigint,
            (n->>8)::bigint, n->>9, n->>10, n->>11, n->>12, (n->>13)::bigint, (n->>14)::bigint, (n->>15)::bigint, (n->>16)::bigint,
            (n->>17)::bigint, (n->>18)::bigint
-      FROM moved, jsonb_array_elements($17::jsonb) AS n
+      FROM moved, jsonb_array_elements($7::jsonb) AS n
     ON CONFLICT (project_id, run_id, branch_id, node_id) DO UPDATE SET
         status = excluded.status, attempt = excluded.attempt, attempt_ended = excluded.attempt_ended,
         generation = excluded.generation, failures = excluded.failures, lost = excluded.lost, outputs = excluded.outputs,
