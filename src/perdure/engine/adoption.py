@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from perdure.engine.catalogue import Prepared
 from perdure.engine.driver import Driver
+from perdure.engine.machinery import Machinery
+from perdure.engine.obeying import resolve
 from perdure.engine.resolution import Resolution
 from perdure.ids import EngineId, Epoch
-from perdure.journal.events import Encoded
-from perdure.journal.projection import StepKey
+from perdure.journal.projection import Projection
 from perdure.journal.states import MOVING, TERMINAL, RunStatus
-from perdure.store.base import Command, EngineRow, Store, StoredRun
+from perdure.store.base import Claim, Command, EngineRow, Store, StoredRun
 
 
 async def owner_row(store: Store, owner: EngineId) -> EngineRow | None:
@@ -34,19 +36,36 @@ def in_order(stored: StoredRun, *, lacks_types: bool) -> Sequence[Command]:
     return sorted(stored.commands, key=lambda command: command.kind != "cancel") if lacks_types else stored.commands
 
 
-def steps_of(stored: StoredRun) -> dict[StepKey, Encoded]:
-    """Return the results of memoised steps by what they are found by."""
-    return {(step.node_id, step.name, step.occurrence): step.result for step in stored.steps}
-
-
-def take_up(driver: Driver, engine_id: EngineId, stored: StoredRun, answers: Sequence[Resolution], *, at: int) -> None:
+def take_up(
+    stored: StoredRun,
+    prepared: Prepared,
+    machinery: Machinery,
+    claim: Claim,
+    answers: Sequence[Resolution],
+    *,
+    on_gone: Callable[[Driver], None],
+    at: int,
+) -> Driver:
     """Decide the transition with which the run becomes the engine's. `answers` are what probes say of attempts in doubt."""
-    epoch = Epoch(stored.run.epoch + 1)
-    driver.decider.claim(engine_id, epoch, previous=stored.owner, lost=is_lost(stored), at=at)
+    run = stored.run
+    steps = {(step.node_id, step.name, step.occurrence): step.result for step in stored.steps}
+    driver = Driver(
+        projection=Projection(run, stored.nodes, steps),
+        plan=prepared.plan,
+        types=prepared.types,
+        machinery=machinery,
+        base_seq=run.last_seq,
+        claim=claim,
+        seen_epoch=run.epoch,
+        on_gone=on_gone,
+    )
+    epoch = Epoch(run.epoch + 1)
+    driver.decider.claim(claim.engine_id, epoch, previous=stored.owner, lost=is_lost(stored), at=at)
     if driver.projection.run.status is RunStatus.CREATED:
         driver.decider.start(at=at)
     told = {command.payload.get("node_id") for command in stored.commands if command.kind == "resolve"}
     for answer in answers:
         # What a person has said comes first, and what is quarantined waits for one.
         if answer.node_id not in told and driver.projection.run.status is not RunStatus.QUARANTINED:
-            driver.resolve(answer, at=at)
+            resolve(answer, driver, at=at)
+    return driver

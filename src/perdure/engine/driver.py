@@ -21,10 +21,10 @@ from perdure.dispatch.base import SlotKind, slot_kind
 from perdure.engine.actor import Actor
 from perdure.engine.bodies import STOPPING, Bodies
 from perdure.engine.machinery import Machinery
+from perdure.engine.obeying import obey
 from perdure.engine.pauses import pause_micros
 from perdure.engine.pending import Pending, numbered, only_steps, step_rows
 from perdure.engine.queue import Queue
-from perdure.engine.resolution import Resolution
 from perdure.engine.slots import Grant
 from perdure.errors import AttemptOver, PerdureError, RunError, RunNotReadable, StoreError
 from perdure.graph.declare import NodeType
@@ -33,7 +33,7 @@ from perdure.ids import CommandId, Epoch, NodeId, RunId, Seq
 from perdure.journal import events as e
 from perdure.journal.decide import Decider
 from perdure.journal.projection import Projection
-from perdure.journal.states import MOVING, TERMINAL, NodeStatus, RunState, RunStatus
+from perdure.journal.states import MOVING, NodeStatus, RunState, RunStatus
 from perdure.store.base import (
     BlobUse,
     Claim,
@@ -212,45 +212,10 @@ class Driver:
         self._guarded(lambda: self._obey(command))
 
     def _obey(self, command: Command) -> None:
-        at = self.machinery.clock.now_micros()
-        status = self.projection.run.status
-        match command.kind:
-            case "cancel" if status not in TERMINAL and status not in (RunStatus.CANCELLING, RunStatus.FAILING):
-                self.decider.cancel(reason=str(command.payload.get("reason", "")), at=at)
-                self._pending.acts.append(lambda: self._stop_bodies(STOPPING[RunStatus.CANCELLING]))
-            case "resolve":
-                self._resolve(command, at)
-            case "resume" if status in (RunStatus.QUARANTINED, RunStatus.SUSPENDED, RunStatus.PAUSED):
-                self.decider.resume(reason=str(command.payload.get("reason", "")), at=at)
-            case _:
-                log.info("command_without_effect", extra={"run_id": self.run_id, "kind": command.kind})
+        if not obey(command, self, at=self.machinery.clock.now_micros()):
+            log.info("command_without_effect", extra={"run_id": self.run_id, "kind": command.kind})
         self.happened()
         self._submit()
-
-    def _resolve(self, command: Command, at: int) -> None:
-        """Somebody says what became of an attempt that must not be repeated."""
-        try:
-            wish = msgspec.convert(command.payload, Resolution)
-        except msgspec.ValidationError as error:
-            log.warning("command_unreadable", extra={"run_id": self.run_id, "problem": str(error)})
-            return
-        if not self.resolve(wish, at=at):
-            log.info("command_without_effect", extra={"run_id": self.run_id, "kind": command.kind})
-
-    def resolve(self, wish: Resolution, *, at: int) -> bool:
-        """Decide what follows from a probe's or a person's word. False if it is about nothing that is in doubt."""
-        node = self.projection.node(NodeId(wish.node_id))
-        if node.status is not NodeStatus.IN_DOUBT or wish.attempt not in (None, node.attempt):
-            return False
-        self.use_blobs(wish.blobs)
-        status = self.projection.run.status
-        # Only a run that moves can fail; one that is quarantined takes note of anything else and stays so.
-        if status is RunStatus.SUSPENDED or (wish.resolution == "fail" and status is not RunStatus.RUNNING):
-            self.decider.resume(reason="resolved", at=at)
-        was_running = self.projection.run.status is RunStatus.RUNNING
-        self.decider.resolve(node.node_id, wish.event_for(node), at=at)
-        self._stop_if_failing(was_running)
-        return True
 
     def attempt_completed(
         self, actor: Actor, outputs: dict[str, e.Encoded], blobs: Sequence[BlobUse], duration_ms: int
@@ -300,7 +265,7 @@ class Driver:
             delay_micros=self._pause_micros(actor.node_id),
             at=self.machinery.clock.now_micros(),
         )
-        self._stop_if_failing(was_running)
+        self.stop_if_failing(was_running)
         self.happened()
 
     def attempt_unreadable(self, actor: Actor, problem: str, *, has_begun: bool) -> None:
@@ -518,9 +483,14 @@ class Driver:
 
     # Stopping bodies
 
-    def _stop_if_failing(self, was_running: bool) -> None:
+    def stop_if_failing(self, was_running: bool) -> None:
+        """Have bodies stopped if the run has just begun to fail."""
         if was_running and self.projection.run.status is RunStatus.FAILING:
-            self._pending.acts.append(lambda: self._stop_bodies(STOPPING[RunStatus.FAILING]))
+            self.stop_when_durable(STOPPING[RunStatus.FAILING])
+
+    def stop_when_durable(self, reason: str) -> None:
+        """Have bodies stopped when the record of why is durable."""
+        self._pending.acts.append(lambda: self._stop_bodies(reason))
 
     def _stop_bodies(self, reason: str) -> None:
         """Tell running bodies to stop; those that do not within the grace period are left behind."""
@@ -548,7 +518,7 @@ class Driver:
         if self._is_gone or self.projection.run.status is not RunStatus.RUNNING:
             return
         self.decider.time_out(at=self.machinery.clock.now_micros())
-        self._pending.acts.append(lambda: self._stop_bodies("the run took too long"))
+        self.stop_when_durable("the run took too long")
         self.happened()
 
     # Committing

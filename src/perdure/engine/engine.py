@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from perdure.clock import Clock, SystemClock
 from perdure.dispatch.base import Dispatch
 from perdure.dispatch.opening import open_dispatch
-from perdure.engine.adoption import in_order, is_lost, is_only_ending, owner_row, steps_of, take_up
+from perdure.engine.adoption import in_order, is_lost, is_only_ending, owner_row, take_up
 from perdure.engine.background import BODIES_OF, end_bodies, kept_up
 from perdure.engine.catalogue import Catalogue, Prepared
 from perdure.engine.committer import Committer
@@ -33,7 +33,7 @@ from perdure.engine.run import Run
 from perdure.engine.secrets import environment_secret
 from perdure.engine.settings import EngineSettings
 from perdure.engine.slots import Slots
-from perdure.engine.starting import checked_inputs, checked_run_id, creation, differences, run_settings
+from perdure.engine.starting import begin, checked_inputs, checked_run_id, creation, differences, run_settings
 from perdure.engine.values import Values
 from perdure.engine.wanted import Wanted
 from perdure.errors import (
@@ -46,10 +46,8 @@ from perdure.errors import (
 )
 from perdure.graph.declare import Workflow, declared_workflows
 from perdure.graph.model import Graph
-from perdure.ids import DEFAULT_PROJECT, ROOT_BRANCH, Chance, EngineId, Epoch, NodeId, RunId, Seq, SystemChance
+from perdure.ids import DEFAULT_PROJECT, Chance, EngineId, NodeId, RunId, SystemChance
 from perdure.journal import events as e
-from perdure.journal.evolve import create_run
-from perdure.journal.projection import Projection
 from perdure.journal.states import MOVING, TERMINAL, RunState, RunStatus
 from perdure.store.base import BlobUse, Claim, LeaseLost, RunExists, RunFilter, RunSummary, Store, StoredRun
 from perdure.store.blobs import open_blobs
@@ -59,8 +57,6 @@ from perdure.store.opening import DEFAULT_URL, default_blobs_url, open_store
 log = logging.getLogger("perdure.engine")
 
 R = TypeVar("R")
-
-FIRST_EPOCH = Epoch(1)
 
 
 class Engine:
@@ -191,7 +187,9 @@ class Engine:
             driver = self._drivers.get(chosen)
             is_there = driver is not None
             if driver is None:
-                driver = self._create(chosen, created, prepared, at=now)
+                claim = Claim(engine_id=self.engine_id)
+                driver = begin(chosen, created, prepared, self._machinery, claim, on_gone=self._forget, at=now)
+                self._drive(driver)
                 driver.use_blobs(blobs)
             try:
                 # Also of a driver that is there: what it holds counts, and may be acknowledged, once it is durable.
@@ -283,18 +281,9 @@ class Engine:
             return self._drivers[chosen]
         if probation is not None and not probation.admits(chosen, run.recoveries + lost, limit):
             return None  # others were taken up meanwhile
-        driver = Driver(
-            projection=Projection(run, stored.nodes, steps_of(stored)),
-            plan=prepared.plan,
-            types=prepared.types,
-            machinery=self._machinery,
-            base_seq=run.last_seq,
-            claim=Claim(engine_id=self.engine_id, dead=dead_owner),
-            seen_epoch=run.epoch,
-            on_gone=self._forget,
-        )
+        claim, now = Claim(engine_id=self.engine_id, dead=dead_owner), self.clock.now_micros()
+        driver = take_up(stored, prepared, self._machinery, claim, answers or (), on_gone=self._forget, at=now)
         driver.spent_seconds = spent
-        take_up(driver, self.engine_id, stored, answers or (), at=self.clock.now_micros())
         if probation is not None:
             probation.begin(driver, driver.projection.run.recoveries, limit)
         self._drive(driver)
@@ -476,25 +465,6 @@ class Engine:
         self._machinery.slots.offer()
         for driver in list(self._drivers.values()):
             driver.happened()
-
-    def _create(self, run_id: RunId, created: e.RunCreated, prepared: Prepared, *, at: int) -> Driver:
-        """Set up a run of our own: created, claimed and started in one transition."""
-        run = create_run(run_id, created, at=at, branch_id=ROOT_BRANCH, epoch=Epoch(0))
-        driver = Driver(
-            projection=Projection(run),
-            plan=prepared.plan,
-            types=prepared.types,
-            machinery=self._machinery,
-            base_seq=Seq(0),
-            claim=Claim(engine_id=self.engine_id),
-            seen_epoch=Epoch(0),
-            on_gone=self._forget,
-            created=(created, at),
-        )
-        driver.decider.claim(self.engine_id, FIRST_EPOCH, previous=None, lost=False, at=at)
-        driver.decider.start(at=at)
-        self._drive(driver)
-        return driver
 
     def _drive(self, driver: Driver) -> None:
         self._require_running()

@@ -1,15 +1,17 @@
-"""What can be said when a run is started: its name, its settings, and whether it is the one that is there already."""
+"""What happens when a run is started: its name, settings and inputs are checked, and it begins unless it is there already."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
 import msgspec
 
 from perdure.engine.catalogue import Prepared
+from perdure.engine.driver import Driver
 from perdure.engine.inputs import check_inputs
+from perdure.engine.machinery import Machinery
 from perdure.engine.values import Values
 from perdure.errors import TruthUnclear, WrongInputs
 from perdure.graph.declare import RunSettings as WorkflowSettings
@@ -17,13 +19,18 @@ from perdure.graph.declare import Workflow
 from perdure.graph.model import CONDITION, INPUT, Edge, Graph
 from perdure.graph.plan import Plan
 from perdure.graph.policy import is_duration
-from perdure.ids import RunId, is_text
+from perdure.ids import ROOT_BRANCH, Epoch, RunId, Seq, is_text
 from perdure.journal import events as e
+from perdure.journal.evolve import create_run
+from perdure.journal.projection import Projection
 from perdure.journal.states import RunState
 from perdure.journal.truth import truths_of
 from perdure.journal.values import is_true, part_of
+from perdure.store.base import Claim
 from perdure.store.codecs import blob_refs, canonical
 from perdure.store.codecs.wire import whole_reference
+
+FIRST_EPOCH = Epoch(1)
 
 
 def checked_run_id(run_id: str) -> RunId:
@@ -127,3 +134,31 @@ async def _are_equal(one: e.Encoded, other: e.Encoded, values: Values) -> bool:
         return False
     # What is kept apart from the run depends on a setting of the engine that started it.
     return canonical(await values.inlined(one)) == canonical(await values.inlined(other))
+
+
+def begin(
+    run_id: RunId,
+    created: e.RunCreated,
+    prepared: Prepared,
+    machinery: Machinery,
+    claim: Claim,
+    *,
+    on_gone: Callable[[Driver], None],
+    at: int,
+) -> Driver:
+    """Set up a run of our own: created, claimed and started in one transition."""
+    run = create_run(run_id, created, at=at, branch_id=ROOT_BRANCH, epoch=Epoch(0))
+    driver = Driver(
+        projection=Projection(run),
+        plan=prepared.plan,
+        types=prepared.types,
+        machinery=machinery,
+        base_seq=Seq(0),
+        claim=claim,
+        seen_epoch=Epoch(0),
+        on_gone=on_gone,
+        created=(created, at),
+    )
+    driver.decider.claim(claim.engine_id, FIRST_EPOCH, previous=None, lost=False, at=at)
+    driver.decider.start(at=at)
+    return driver
