@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from perdure.engine import actor, driver, engine, leases, pending, values
+from perdure.engine import actor, adoption, driver, leases, pending, tenure, values
 from perdure.engine.committer import Committer
 from perdure.errors import PerdureError
 from perdure.graph.plan import NodePlan
@@ -249,12 +249,12 @@ def losses_are_counted_in_memory(patch: Patch) -> None:
 
 
 def numbering_leaves_a_gap(patch: Patch) -> None:
-    numbered = driver.numbered
+    numbered = tenure.numbered
 
     def gapped(*given: Any) -> Any:
         return tuple(msgspec.structs.replace(entry, seq=entry.seq + 1) for entry in numbered(*given))
 
-    patch.setattr(driver, "numbered", gapped)
+    patch.setattr(tenure, "numbered", gapped)
 
 
 def retiring_releases_everything(patch: Patch) -> None:
@@ -350,12 +350,12 @@ def lost_lease_is_not_noticed(patch: Patch) -> None:
 
 def completed_work_is_done_again(patch: Patch) -> None:
     """Recovery takes what was completed by the lost engine for lost as well."""
-    adopt = engine.Projection
+    adopt = adoption.Projection
 
     def forgetful(run: Any, nodes: Any = (), steps: Any = None) -> Any:
         return adopt(run, [node for node in nodes if node.status.value != "completed"], steps)
 
-    patch.setattr(engine, "Projection", forgetful)
+    patch.setattr(adoption, "Projection", forgetful)
 
 
 def claim_does_not_change_the_epoch(patch: Patch) -> None:

@@ -165,6 +165,25 @@ def test_an_engine_that_can_read_takes_over_from_one_that_cannot(sqlite_url: str
     in_a_store(sqlite_url, test)
 
 
+def test_an_engine_that_could_not_read_goes_on_when_another_has_got_past_that(sqlite_url: str):
+    async def test(store: Store) -> None:
+        await stopped(store, shop(V1), number=7)
+
+        async with an_engine(store, shop(BROKEN)) as unable:
+            with pytest.raises(RunNotReadable):
+                await (await unable.get(RUN)).result()
+            async with an_engine(store, shop(V1)) as able:
+                while "pack" not in ran:
+                    await asyncio.sleep(0.5)
+                await asyncio.sleep(0.5)
+                await able.stop(grace_seconds=0)
+            await asyncio.sleep(600)
+
+            assert (await (await unable.get(RUN)).result())["billed"] == "billed"
+
+    in_a_store(sqlite_url, test)
+
+
 def test_several_engines_that_cannot_read_try_once_each(sqlite_url: str):
     async def test(store: Store) -> None:
         await stopped(store, shop(V1), number=7)
@@ -209,7 +228,7 @@ def test_a_run_that_cannot_be_read_can_be_cancelled(sqlite_url: str):
                     pass
             with pytest.raises(RunCancelled):
                 await run.result()
-            assert engine.not_readable(RunId(RUN)) is None
+            assert await engine.not_readable(RunId(RUN)) is None
 
     in_a_store(sqlite_url, test)
 

@@ -15,17 +15,16 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from perdure.dispatch.base import SlotKind, slot_kind
 from perdure.engine.actor import Actor
 from perdure.engine.bodies import STOPPING, Bodies
 from perdure.engine.machinery import Machinery
 from perdure.engine.obeying import obey
 from perdure.engine.pauses import pause_micros
-from perdure.engine.pending import Pending, numbered, only_steps, step_rows
+from perdure.engine.pending import Pending
 from perdure.engine.queue import Queue
 from perdure.engine.slots import Grant
+from perdure.engine.tenure import Tenure
 from perdure.errors import AttemptOver, PerdureError, RunError, RunNotReadable, StoreError
 from perdure.graph.declare import NodeType
 from perdure.graph.plan import Plan
@@ -39,11 +38,8 @@ from perdure.store.base import (
     Claim,
     Command,
     Committed,
-    Keep,
-    LeaseChange,
     Outcome,
     Rejected,
-    Release,
     Transition,
 )
 
@@ -94,11 +90,7 @@ class Driver:
         self._types = types
         self._plan = plan
         self._on_gone = on_gone
-        self._durable_seq = base_seq
-        self._durable_run: RunState | None = None
-        """The run as the last commit left it, unless that is not known."""
-        self._seen_epoch = seen_epoch
-        self._lease: LeaseChange = claim
+        self._tenure = Tenure(claim, base_seq=base_seq, seen_epoch=seen_epoch)
         self._is_gone = False
         self._is_draining = False
         self.is_orphaned = False
@@ -167,7 +159,7 @@ class Driver:
         self._bodies.launch_held_back()
         self._decide()
         self._watch_deadline()
-        if not self._pending.is_empty or not isinstance(self._lease, Keep) or self._is_over():
+        if not self._pending.is_empty or not self._tenure.is_kept or self._is_over():
             self._submit()
 
     def _happened_again(self) -> None:
@@ -186,12 +178,14 @@ class Driver:
 
     def _decide(self) -> None:
         """Decide what follows, and start what can start. If that is a lot, the rest follows when this is on its way."""
-        is_enough = self.decider.has_more and self.decider.decided > PORTION_NODES
-        if not is_enough:
-            at = self.machinery.clock.now_micros()
-            while self.decider.proceed(at=at, most=PORTION_NODES) and not self.decider.decided:
-                pass  # it has looked at nodes for which it is too early
+        is_enough = self.decider.decided > PORTION_NODES
+        self.decider.proceed(at=self.machinery.clock.now_micros(), most=0 if is_enough else PORTION_NODES)
         self._start_ready()
+
+    @property
+    def unreadable_nodes(self) -> frozenset[NodeId]:
+        """The nodes that need values which this process cannot read."""
+        return frozenset(self._unreadable)
 
     @property
     def has_rested(self) -> bool:
@@ -288,7 +282,8 @@ class Driver:
             reason = actor.stop_reason or ""
             self.decider.attempt_cancelled(actor.node_id, actor.attempt, reason=reason, at=at)
         elif self.decider.is_current(actor.node_id, actor.attempt):
-            self.decider.attempt_lost(actor.node_id, reason=actor.stop_reason or "", at=at)
+            reason = actor.stop_reason or ""
+            self.decider.attempt_lost(actor.node_id, reason=reason, at=at, has_begun=actor.has_begun)
         self.happened()
 
     async def checkpoint(self, actor: Actor, state: e.Encoded, blobs: Sequence[BlobUse]) -> None:
@@ -332,33 +327,20 @@ class Driver:
             return None
 
     def _next_transition(self) -> Transition | None:
+        if self._has_more_to_see:
+            self._decide()  # what bodies have brought goes together with what follows from it, such as the run's end
         portion = self._pending.cut()
-        if isinstance(self._lease, Keep) and self._may_release():
-            self._lease = Release()
-        elif isinstance(self._lease, Claim) and self._rests():
-            self._lease = msgspec.structs.replace(self._lease, lets_go=True)
+        if self._may_release() if self._tenure.is_certain else self._rests():
+            self._tenure.end()
         if self._bodies.has_unprepared or self.decider.has_more:
             self._soon(self._while_written)
         self._in_flight = portion.acts
-        if not portion.decided and not portion.commands and isinstance(self._lease, Keep):
-            self._nothing_to_commit()
+        if not portion.decided and not portion.commands and self._tenure.is_kept:
+            self._act()
             if not self._pending.is_empty or self._may_release():
                 self._submit()
             return None
-        recorded = numbered(portion, self._durable_seq, self._seen_epoch, self.machinery.chance.new_id)
-        return Transition(
-            run_id=self.run_id,
-            epoch=self._seen_epoch,
-            base_seq=self._durable_seq,
-            run=portion.run,
-            events=recorded,
-            nodes=portion.nodes,
-            steps=step_rows(recorded),
-            blobs=portion.blobs,
-            commands=portion.commands,
-            lease=self._lease,
-            only_steps=isinstance(self._lease, Keep) and only_steps(self._durable_run, portion.run),
-        )
+        return self._tenure.transition(portion, self.machinery.chance.new_id)
 
     def _while_written(self) -> None:
         """Do what can be done while a transition is on its way: ready the bodies that it starts, and decide more."""
@@ -378,20 +360,14 @@ class Driver:
             self._failed(bug)
 
     def _act_on(self, transition: Transition) -> None:
-        self._durable_run = transition.run
-        self._durable_seq = transition.run.last_seq
-        self._seen_epoch = transition.run.epoch
-        if isinstance(transition.lease, Claim):
-            self._lease = Keep()
+        is_over = self._tenure.committed(transition)
         if not self.claimed.done():
             self.claimed.set_result(None)
-        acts, self._in_flight = self._in_flight, []
-        for act in acts:
-            act()
+        self._act()
         if self.decider.has_more:
             self._decide()
         self.machinery.hub.changed(self.run_id)
-        if isinstance(transition.lease, Release) or (isinstance(transition.lease, Claim) and transition.lease.lets_go):
+        if is_over:
             self._finish(transition.run)
         elif not self._pending.is_empty or self._may_release():
             self._submit()
@@ -466,7 +442,7 @@ class Driver:
         return not self._is_draining and self.projection.run.status is RunStatus.RUNNING and self.machinery.may_start()
 
     def _may_run_early(self, node_id: NodeId) -> bool:
-        if self._durable_seq == 0 or isinstance(self._lease, Claim):
+        if not self._tenure.is_certain:
             return False
         policy = self._plan.nodes[node_id].policy
         return policy.pure or (self.projection.run.settings.durability != "sync" and not policy.once)
@@ -528,12 +504,13 @@ class Driver:
         if self._bodies.group is None:  # what was decided so far is submitted when the task begins
             return
         waited_for = self._pending.is_waited_for or self.decider.has_more or self._is_over()
-        waited_for = waited_for or not isinstance(self._lease, Keep)
+        waited_for = waited_for or not self._tenure.is_kept
         is_held_back = self.projection.run.settings.durability == "exit" and not waited_for and not self._is_draining
         if not is_held_back:
             self.machinery.committer.submit(self, urgent=waited_for)
 
-    def _nothing_to_commit(self) -> None:
+    def _act(self) -> None:
+        """Do what was to be done once everything before it is durable."""
         acts, self._in_flight = self._in_flight, []
         for act in acts:
             act()

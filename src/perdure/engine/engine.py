@@ -48,7 +48,7 @@ from perdure.graph.declare import Workflow, declared_workflows
 from perdure.graph.model import Graph
 from perdure.ids import DEFAULT_PROJECT, Chance, EngineId, NodeId, RunId, SystemChance
 from perdure.journal import events as e
-from perdure.journal.states import MOVING, TERMINAL, RunState, RunStatus
+from perdure.journal.states import MOVING, SETTLED, TERMINAL, RunState, RunStatus
 from perdure.store.base import BlobUse, Claim, LeaseLost, RunExists, RunFilter, RunSummary, Store, StoredRun
 from perdure.store.blobs import open_blobs
 from perdure.store.codecs import Codecs, process_codecs
@@ -101,8 +101,9 @@ class Engine:
         self._wanted = Wanted(self._drivers)
         self._orphans: dict[RunId, EngineId] = {}
         """Runs that were dropped although they may be this engine's, with the name under which they are owned."""
-        self._not_readable: dict[RunId, RunNotReadable] = {}
-        """Runs that should move and hold values that this process cannot read: they are left to others."""
+        self._not_readable: dict[RunId, tuple[frozenset[NodeId], RunNotReadable]] = {}
+        """Runs that should move, with nodes whose values this process cannot read: they are left to others, until those have
+        got past these nodes."""
         self._probing: dict[RunId, asyncio.Task[None]] = {}
         self._opened_by: int | None = None
         """The process that opened the engine, which is the only one that can use it."""
@@ -255,7 +256,7 @@ class Engine:
         if run.status in TERMINAL or (run.status not in MOVING and not stored.commands):
             self._no_longer_ours(chosen)
             return None
-        if (problem := self.not_readable(chosen)) is not None and not is_only_ending(stored):
+        if (problem := self._left_alone(stored)) is not None and not is_only_ending(stored):
             raise problem
         if dead_owner is None and stored.owner is not None:
             owner = await owner_row(self._store, stored.owner)
@@ -303,10 +304,22 @@ class Engine:
         prepared = await self._catalogue.read(run.run_id, run.workflow, run.version)
         return await conclude_for(result, node_id, prepared.plan, self.values)
 
-    def not_readable(self, run_id: RunId) -> RunNotReadable | None:
-        """Return why this engine leaves a run to others that should move, if it does."""
-        problem = self._not_readable.get(run_id)
-        return None if problem is None else RunNotReadable(run_id, problem.problems)  # each may be raised by itself
+    async def not_readable(self, run_id: RunId) -> RunNotReadable | None:
+        """Return why this engine leaves a run to others that nobody drives and that should move, if it does."""
+        if run_id not in self._not_readable:
+            return None
+        stored = await self.store.load_run(run_id)
+        return None if stored is None or stored.owner is not None else self._left_alone(stored)
+
+    def _left_alone(self, stored: StoredRun) -> RunNotReadable | None:
+        run_id = stored.run.run_id
+        nodes, problem = self._not_readable.get(run_id, (frozenset[NodeId](), None))
+        if problem is None:
+            return None
+        if nodes <= {node.node_id for node in stored.nodes if node.status in SETTLED}:
+            del self._not_readable[run_id]
+            return None
+        return RunNotReadable(run_id, problem.problems)  # each may be raised by itself
 
     def driver_of(self, run_id: RunId) -> Driver | None:
         """Return what drives the run, if this engine does."""
@@ -492,7 +505,7 @@ class Engine:
             self._no_longer_ours(run_id)
             if driver.not_readable is not None:
                 log.warning("run_not_readable", extra={"run_id": run_id, "problems": driver.not_readable.problems})
-                self._not_readable[run_id] = driver.not_readable
+                self._not_readable[run_id] = (driver.unreadable_nodes, driver.not_readable)
             if driver.has_untaken_commands:
                 self._wanted.ask(run_id)
                 self._sweep_now.set()

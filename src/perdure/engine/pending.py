@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from perdure.ids import CommandId, Epoch, EventId, Seq
+from perdure.ids import CommandId
 from perdure.journal import events as e
 from perdure.journal.decide import Decider
 from perdure.journal.states import NodeState, RunState
-from perdure.store.base import BlobUse, StepRow
+from perdure.store.base import BlobUse
 
 
 class Portion(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -60,37 +60,3 @@ class Pending:
         )
         self.acts, self.blobs, self.commands = [], [], []
         return portion
-
-
-def numbered(portion: Portion, base_seq: Seq, epoch: Epoch, new_id: Callable[[], str]) -> tuple[e.Recorded, ...]:
-    """Give the events their places. What comes before a claim belongs to the epoch before it."""
-    recorded: list[e.Recorded] = []
-    branch_id = portion.run.branch_id
-    for seq, (event, at) in enumerate(portion.decided, start=base_seq + 1):
-        if isinstance(event, e.RunClaimed):
-            epoch = event.epoch
-        recorded.append(
-            e.Recorded(seq=Seq(seq), id=EventId(new_id()), branch_id=branch_id, epoch=epoch, at=at, event=event)
-        )
-    return tuple(recorded)
-
-
-def step_rows(recorded: Sequence[e.Recorded]) -> tuple[StepRow, ...]:
-    """Return the rows of memoised steps that were taken."""
-    return tuple(
-        StepRow(
-            node_id=step.node_id,
-            branch_id=entry.branch_id,
-            name=step.name,
-            occurrence=step.occurrence,
-            result=step.result,
-            seq=entry.seq,
-        )
-        for entry in recorded
-        if isinstance(step := entry.event, e.StepCompleted)
-    )
-
-
-def only_steps(before: RunState | None, after: RunState) -> bool:
-    """Whether nothing about the run itself has changed but how far its log goes."""
-    return before is not None and msgspec.structs.replace(before, last_seq=after.last_seq) == after

@@ -94,9 +94,7 @@ class Run(Generic[R]):
                 run = await self.state()
                 if run.status in TERMINAL or (run.status in _STUCK and not (await self.load()).commands):
                     return run
-                if (problem := self._engine.not_readable(self.run_id)) is not None and (
-                    await self.load()
-                ).owner is None:
+                if (problem := await self._engine.not_readable(self.run_id)) is not None:
                     raise problem
                 if not is_asked_for:  # nobody may be driving it, or nobody any more
                     await self._engine.commanded(self.run_id)

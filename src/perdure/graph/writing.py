@@ -6,7 +6,7 @@ schemas, keys that are not ours) has to be plain JSON; its keys are written by t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Arrange = Callable[[Any], Any]
 """Puts what the user has given in order."""
 
+_TEXT = frozenset((str,))
 _LISTS = frozenset(("inputs", "nodes", "edges"))
 """What a graph has several of."""
 
@@ -121,7 +122,9 @@ def _node_form(node: Node, arrange: Arrange) -> _NodeForm:
 
 
 def _edge_form(edge: Edge) -> _EdgeForm:
-    return _EdgeForm(edge.id, edge.source, edge.source_handle, edge.target, edge.target_handle, edge.mode, edge.path)
+    return _EdgeForm(
+        edge.id, edge.source, edge.source_handle, edge.target, edge.target_handle, edge.mode, tuple(edge.path)
+    )
 
 
 def _with_extra(form: Any, extra: Mapping[str, Any], arrange: Arrange) -> Any:
@@ -134,14 +137,21 @@ def _with_extra(form: Any, extra: Mapping[str, Any], arrange: Arrange) -> Any:
 
 
 def _as_objects(form: Any) -> Any:
-    """Return a form, and the forms in it, as objects of the keys that would be written."""
-    if isinstance(form, msgspec.Struct):
-        keys, values = form.__struct_encode_fields__, msgspec.structs.astuple(form)
-        given = zip(keys, values, _defaults_of(form), strict=True)
-        return {key: value for key, value, default in given if value is not default}
-    if is_object(form):
-        return {key: list(map(_as_objects, value)) if key in _LISTS else value for key, value in form.items()}
-    return form
+    """Return a form, and those in the lists of a graph's, as objects of the keys that would be written."""
+    if not is_object(form):
+        return _as_object(form)
+    return {
+        key: list(map(_as_object, value)) if key in _LISTS and is_array(value) else value for key, value in form.items()
+    }
+
+
+def _as_object(form: Any) -> Any:
+    """Return a form as an object. What is one already may have keys of the user's that are called as ours are."""
+    if not isinstance(form, msgspec.Struct):
+        return form
+    keys, values = form.__struct_encode_fields__, msgspec.structs.astuple(form)
+    given = zip(keys, values, _defaults_of(form), strict=True)
+    return {key: value for key, value, default in given if value is not default}
 
 
 def _defaults_of(form: msgspec.Struct) -> tuple[Any, ...]:
@@ -178,10 +188,12 @@ def _texts(graph: Graph) -> list[Any]:
     return texts
 
 
-def _are_texts(values: Iterable[Any]) -> bool:
+def _are_texts(values: Sequence[Any]) -> bool:
+    if not _TEXT.issuperset(map(type, values)):
+        return False
     try:
         "".join(values).encode()
-    except (TypeError, UnicodeEncodeError):
+    except UnicodeEncodeError:
         return False
     return True
 

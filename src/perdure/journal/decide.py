@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from itertools import count
 
 from perdure.errors import JournalDamaged
 from perdure.graph.plan import Plan
@@ -66,15 +65,19 @@ class Decider:
         return bool(self._looks)
 
     def proceed(self, *, at: int, most: int | None = None) -> bool:
-        """Decide what follows, for `most` nodes at most. True if there is more to decide."""
-        for looked in count():
-            if not self._looks:
-                break
-            if looked == most:
-                return True
+        """Decide what follows, about `most` nodes at most. True if there is more to decide, False if that was all."""
+        while self._looks:
             node_id = self._looks.popleft()
-            if self._is_due_for_a_look(node_id) and not self._consider(node_id, at):
-                self._settle(node_id, at)
+            if not self._is_due_for_a_look(node_id):
+                continue
+            answer = readiness(self.plan.nodes[node_id], self.projection)
+            if answer is None:  # it is too early, and it will be looked at again
+                continue
+            if most == 0:
+                self._looks.appendleft(node_id)
+                return True
+            self._follow(node_id, answer, at)
+            most = None if most is None else most - 1
         self._conclude(at)
         return False
 
@@ -238,19 +241,15 @@ class Decider:
             return False
         return self.projection.status(node_id) is NodeStatus.IDLE and self.projection.run.status is RunStatus.RUNNING
 
-    def _consider(self, node_id: NodeId, at: int) -> bool:
-        """Schedule or skip a node that may be ready. False if it was skipped."""
-        match readiness(self.plan.nodes[node_id], self.projection):
+    def _follow(self, node_id: NodeId, answer: Ready | Blocked, at: int) -> None:
+        """Schedule a node that is ready, or skip one that never will be."""
+        self._open_stage(node_id, at)
+        match answer:
             case Ready():
-                self._open_stage(node_id, at)
                 self._schedule(node_id, at)
             case Blocked(reason=reason):
-                self._open_stage(node_id, at)
                 self._record(e.NodeSkipped(node_id=node_id, reason=reason), at)
-                return False
-            case None:
-                pass
-        return True
+                self._settle(node_id, at)
 
     def _schedule(self, node_id: NodeId, at: int, *, due: int | None = None) -> None:
         attempt = self.projection.node(node_id).attempt + 1

@@ -5,6 +5,8 @@ Decisions about many nodes are committed in portions, so a log may end while som
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 from perdure.graph.plan import Plan
 from perdure.ids import NodeId, Seq
 from perdure.journal.projection import Projection
@@ -18,7 +20,7 @@ class Turns:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._waiting = {node_id: len(node.upstream) for node_id, node in plan.nodes.items()}
-        self._since: dict[NodeId, Seq] = {}
+        self._since: OrderedDict[NodeId, Seq] = OrderedDict()  # the oldest of a dict is not found at once
 
     @property
     def is_empty(self) -> bool:
@@ -27,7 +29,8 @@ class Turns:
 
     def begin(self, projection: Projection, seq: Seq) -> None:
         """Somebody starts, takes up or resumes the run, and looks at every node."""
-        self._since = {node_id: seq for node_id in self._plan.nodes if self._is_due(node_id, projection)}
+        due = (node_id for node_id in self._plan.nodes if self._is_due(node_id, projection))
+        self._since = OrderedDict.fromkeys(due, seq)
 
     def settled(self, node_id: NodeId, projection: Projection, seq: Seq) -> None:
         """A node is completed or skipped: others may have waited for that."""

@@ -496,6 +496,28 @@ def test_a_graph_that_is_not_json_cannot_be_written():
         graph_to_json(graph)
 
 
+class Name(str):
+    """Looks like a text, and may print like anything."""
+
+
+@pytest.mark.parametrize("viewport", [{}, {"viewport": {"zoom": 1}}, {"viewport": (1, 2)}])
+@pytest.mark.parametrize("given", [{"x": {"shown": True}}, [1, 2], 3, None])
+def test_others_keys_may_be_called_as_ours_are_elsewhere(viewport: dict[str, Any], given: Any):
+    extra = {"inputs": given, "nodes": given, "edges": given}
+    node = Node(id=NodeId("a"), type="t", extra={**extra, "position": [1, 2]})
+    edge = Edge(id="e", source=NodeId("a"), target=NodeId("a"), target_handle="x", extra=extra)
+
+    written = json.loads(graph_to_json(Graph(name="g", nodes=(node,), edges=(edge,), extra=viewport)))
+
+    for document in (written["nodes"][0], written["edges"][0]):
+        assert {key: document[key] for key in extra} == extra
+
+
+def test_a_name_that_is_no_plain_text_cannot_be_written():
+    with pytest.raises(GraphError, match=r"nodes\[0\]\.type"):
+        graph_to_json(Graph(name="g", nodes=(Node(id=NodeId("a"), type=Name("t")),)))
+
+
 def test_a_graph_that_is_nested_too_deep_cannot_be_written():
     deep: Any = 1
     for _ in range(5000):

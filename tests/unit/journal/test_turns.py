@@ -109,6 +109,28 @@ def test_a_run_in_which_nothing_can_move_is_found():
     assert wrong_turns(decider, [*events, *(event for event, _ in decider.take())]) == []
 
 
+@workflow
+def fallback(x: int) -> int:
+    ok = step.named("ok")(x)
+    with when(ok):
+        options = [step.named(f"option_{number}")(x) for number in range(3)]
+    return step.named("last")(first(*options))
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 4, None])
+def test_a_run_in_which_only_looks_in_vain_are_left_is_concluded(most: int | None):
+    decider = decider_for(fallback)
+    complete(decider, "ok", b"false")
+    events = [event for event, _ in decider.take()]
+    is_more = True
+    while is_more:
+        is_more = decider.proceed(at=2, most=most)
+        events += [event for event, _ in decider.take()]
+        assert wrong_turns(decider, events) == []
+
+    assert isinstance(events[-1], e.RunCompleted)
+
+
 def test_what_waits_for_the_first_of_several_may_come_early_and_a_false_condition_waits_for_all():
     decider = decider_for(alternatives)
     complete(decider, "quick", b"0")

@@ -91,7 +91,6 @@ class PostgresStore:
             await migrate(session, self._address.where, self._clock)
 
         await self._caller.call(self._readers, prepare, seconds=MIGRATION_SECONDS)
-        await self._caller.call(self._commits, ready_to_write)
 
     async def close(self) -> None:
         """Finish the commits that are on their way and end every connection."""
@@ -218,6 +217,7 @@ class PostgresStore:
     async def register_engine(self, engine: EngineRow, *, ttl_seconds: float) -> None:
         values = (engine.engine_id, engine.name, engine.host, engine.pid, engine.process_start, float(ttl_seconds))
         await self._caller.call(self._readers, lambda session: session.rows("register_engine", *values))
+        await self._caller.call(self._commits, ready_to_write)  # whoever registers is about to commit
 
     async def renew_engine(self, engine_id: EngineId, *, ttl_seconds: float) -> bool:
         values = (engine_id, float(ttl_seconds))

@@ -1,0 +1,102 @@
+"""What an engine holds of a run: how much of it is durable, and under which lease the rest is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from perdure.engine.pending import Portion
+from perdure.ids import Epoch, EventId, Seq
+from perdure.journal import events as e
+from perdure.journal.states import RunState
+from perdure.store.base import Claim, Keep, LeaseChange, Release, StepRow, Transition
+
+
+class Tenure:
+    """Begins with a claim, which the first transition writes, and ends with the transition that lets the run go."""
+
+    def __init__(self, claim: Claim, *, base_seq: Seq, seen_epoch: Epoch) -> None:
+        self._lease: LeaseChange = claim
+        self._seq = base_seq
+        self._epoch = seen_epoch
+        self._run: RunState | None = None
+        """The run as the last commit left it, unless that is not known."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the run is the engine's, durably, and stays so: no transition is needed for the lease itself."""
+        return isinstance(self._lease, Keep)
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the run is the engine's, durably."""
+        return not isinstance(self._lease, Claim)
+
+    def end(self) -> None:
+        """Let the run go with the next transition."""
+        if isinstance(self._lease, Claim):
+            self._lease = msgspec.structs.replace(self._lease, lets_go=True)
+        else:
+            self._lease = Release()
+
+    def transition(self, portion: Portion, new_id: Callable[[], str]) -> Transition:
+        """Return what takes the run from where it is durable to where a portion of decisions leaves it."""
+        recorded = numbered(portion, self._seq, self._epoch, new_id)
+        return Transition(
+            run_id=portion.run.run_id,
+            epoch=self._epoch,
+            base_seq=self._seq,
+            run=portion.run,
+            events=recorded,
+            nodes=portion.nodes,
+            steps=_step_rows(recorded),
+            blobs=portion.blobs,
+            commands=portion.commands,
+            lease=self._lease,
+            only_steps=self.is_kept and self._changes_only_steps(portion.run),
+        )
+
+    def committed(self, transition: Transition) -> bool:
+        """Note that a transition is durable; True if it has let the run go."""
+        self._run = transition.run
+        self._seq = transition.run.last_seq
+        self._epoch = transition.run.epoch
+        lease = transition.lease
+        if isinstance(lease, Claim):
+            self._lease = Keep()
+            return lease.lets_go
+        return isinstance(lease, Release)
+
+    def _changes_only_steps(self, after: RunState) -> bool:
+        """Whether nothing about the run itself has changed but how far its log goes."""
+        return self._run is not None and msgspec.structs.replace(self._run, last_seq=after.last_seq) == after
+
+
+def numbered(portion: Portion, base_seq: Seq, epoch: Epoch, new_id: Callable[[], str]) -> tuple[e.Recorded, ...]:
+    """Give the events their places. What comes before a claim belongs to the epoch before it."""
+    recorded: list[e.Recorded] = []
+    branch_id = portion.run.branch_id
+    for seq, (event, at) in enumerate(portion.decided, start=base_seq + 1):
+        if isinstance(event, e.RunClaimed):
+            epoch = event.epoch
+        recorded.append(
+            e.Recorded(seq=Seq(seq), id=EventId(new_id()), branch_id=branch_id, epoch=epoch, at=at, event=event)
+        )
+    return tuple(recorded)
+
+
+def _step_rows(recorded: Sequence[e.Recorded]) -> tuple[StepRow, ...]:
+    """Return the rows of memoised steps that were taken."""
+    return tuple(
+        StepRow(
+            node_id=step.node_id,
+            branch_id=entry.branch_id,
+            name=step.name,
+            occurrence=step.occurrence,
+            result=step.result,
+            seq=entry.seq,
+        )
+        for entry in recorded
+        if isinstance(step := entry.event, e.StepCompleted)
+    )
