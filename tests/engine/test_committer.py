@@ -43,8 +43,12 @@ class Decided:
 
 
 @asynccontextmanager
-async def committing(store: Store, *, patience_seconds: float = 30) -> AsyncIterator[Committer]:
-    committer = Committer(store, SystemClock(), patience_seconds=patience_seconds)
+async def committing(
+    store: Store, *, patience_seconds: float = 30, async_delay_seconds: float = 0.002
+) -> AsyncIterator[Committer]:
+    committer = Committer(
+        store, SystemClock(), patience_seconds=patience_seconds, async_delay_seconds=async_delay_seconds
+    )
     task = asyncio.create_task(committer.run())
     try:
         yield committer
@@ -86,6 +90,28 @@ async def begin(store: Store, *names: str) -> list[Draft]:
 async def heard(*sources: Decided) -> list[Outcome | StoreError]:
     async with asyncio.timeout(10):
         return [await source.heard.get() for source in sources]
+
+
+# What can wait
+
+
+async def test_what_is_urgent_does_not_wait_for_company(store: Store) -> None:
+    patient, hasty = Decided(started().transition()), Decided(started().transition())
+
+    async with committing(store, async_delay_seconds=3_600) as committer:
+        committer.submit(patient, urgent=False)
+        await asyncio.sleep(0.05)  # it waits for company by now
+        assert patient.asked == 0
+        committer.submit(hasty)
+        assert await heard(hasty, patient) == [Committed(), Committed()]
+
+
+async def test_what_nobody_waits_for_is_committed_after_a_moment(store: Store) -> None:
+    patient = Decided(started().transition())
+
+    async with committing(store) as committer:
+        committer.submit(patient, urgent=False)
+        assert await heard(patient) == [Committed()]
 
 
 # What cannot be written

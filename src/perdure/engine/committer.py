@@ -81,7 +81,8 @@ class Committer:
         self._waiting: dict[Source, None] = {}
         self._held: dict[Source, _Held] = {}
         self._wake = asyncio.Event()
-        self._is_urgent = False
+        self._hurry = asyncio.Event()
+        """Set while somebody waits for what is to be committed."""
 
     def submit(self, source: Source, *, urgent: bool = True) -> None:
         """Say that `source` has decided something. What is not urgent may wait a moment for company."""
@@ -89,26 +90,33 @@ class Committer:
             held.has_more = True
             return
         self._waiting[source] = None
-        self._is_urgent = self._is_urgent or urgent
+        if urgent:
+            self._hurry.set()
         self._wake.set()
 
     async def run(self) -> None:
         """Commit what gathers, for ever."""
         while True:
             await self._wake.wait()
-            if not self._is_urgent:
-                await self._clock.sleep(self._async_delay)
+            if not self._hurry.is_set():
+                await self._wait_for_company()
             await self.flush()
             await asyncio.sleep(0)  # bodies that this has started may end at once: what they bring follows on its heels
             if not self._waiting:  # nobody has called since, or whoever did is held by now
                 self._wake.clear()
-                self._is_urgent = False
+                self._hurry.clear()
+
+    async def _wait_for_company(self) -> None:
+        """Wait a moment, unless somebody is in a hurry meanwhile."""
+        moment = asyncio.get_running_loop().call_later(self._async_delay, self._hurry.set)
+        await self._hurry.wait()
+        moment.cancel()
 
     async def flush(self) -> None:
         """Commit everything that has gathered, one group after the other."""
         while self._waiting:
             self._wake.clear()
-            self._is_urgent = False
+            self._hurry.clear()
             group = list(self._waiting)[:MAX_GROUP]
             for source in group:
                 del self._waiting[source]
@@ -200,7 +208,7 @@ class Committer:
 
     def _offer_again(self, source: Source) -> None:
         self._waiting[source] = None
-        self._is_urgent = True
+        self._hurry.set()
         self._wake.set()
 
 
