@@ -119,7 +119,9 @@ class Actor:
         return record_of(error, self._plan.policy.retry_on)
 
     async def _attempt(self) -> tuple[dict[str, Encoded], tuple[BlobUse, ...]]:
-        task = self._prepared or self._task_at_hand() or await self._patiently(self._fetch_task)
+        task = self._prepared or self._task_at_hand()
+        if task is None:
+            task = await self._patiently(self._fetch_task)
         try:
             result = await self._driver.machinery.dispatch.execute(task)
         finally:

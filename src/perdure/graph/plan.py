@@ -109,7 +109,9 @@ def _known(node_type: NodeType[..., Any]) -> _Known:
 def _node_plan(
     node: Node, edges: list[Edge], downstream: tuple[NodeId, ...], picked: tuple[Edge, ...], known: _Known
 ) -> NodePlan:
-    valued, conditions, order_only = edges, (), ()
+    valued = edges
+    conditions: tuple[Edge, ...] = ()
+    order_only: tuple[Edge, ...] = ()
     if any(edge.target_handle in _WITHOUT_VALUE for edge in edges):
         valued = [edge for edge in edges if edge.target_handle not in _WITHOUT_VALUE]
         conditions = tuple(edge for edge in edges if edge.target_handle == CONDITION)

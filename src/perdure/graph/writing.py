@@ -110,7 +110,8 @@ def _graph_form(graph: Graph, arrange: Arrange) -> dict[str, Any]:
     form["edges"] = [_with_extra(_edge_form(edge), edge.extra, arrange) for edge in edges]
     if graph.outputs:
         form["outputs"] = arrange(graph.outputs)
-    return _with_extra(form, graph.extra, arrange)
+    whole: dict[str, Any] = _with_extra(form, graph.extra, arrange)
+    return whole
 
 
 def _input_form(given: Input, arrange: Arrange) -> _InputForm:

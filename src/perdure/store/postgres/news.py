@@ -11,8 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from perdure.clock import Clock
-from perdure.store.postgres.lanes import CALL_SECONDS
-from perdure.store.postgres.session import Session
+from perdure.store.postgres.session import CALL_SECONDS, Session
 from perdure.store.postgres.texts import to_stored
 
 CHANNEL = "perdure_news"
