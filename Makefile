@@ -20,7 +20,6 @@ check: static ## The inner loop: format, lint, strict types, layers, fast tests
 	$(PYTEST) -n $(WORKERS) -m "not slow and not soak"
 
 test: static ## What CI runs: the checks, and every test but the soak tests
-	$(BIN)/mypy
 	$(PYTEST) -n $(WORKERS) -m "not soak"
 
 soak: $(DEV) ## The tests that take long: random histories, repeated kills
@@ -40,6 +39,7 @@ static: $(DEV)
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/pyright
+	$(BIN)/mypy
 
 # A Python without ensurepip (as Debian packages it) gets its pip from the pip that is there.
 $(BIN)/python:
