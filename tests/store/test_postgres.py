@@ -508,6 +508,25 @@ async def test_behind_a_transaction_pooler_nothing_relies_on_a_session(postgres_
         await store.close()
 
 
+# Connections
+
+
+async def test_only_who_registers_holds_a_connection_for_commits_and_it_is_in_no_transaction(
+    store: PostgresStore, raw: Any
+) -> None:
+    asked = """
+        SELECT state FROM pg_stat_activity
+         WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+        """
+    before = await raw.fetch(asked)
+
+    await store.register_engine(engine_row(ENGINE), ttl_seconds=600)
+
+    after = await raw.fetch(asked)
+    assert len(after) == len(before) + 1
+    assert {row["state"] for row in after} == {"idle"}
+
+
 # Plans
 
 
