@@ -144,6 +144,27 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     last_seq: Seq = Seq(0)
 
 
+class StreamState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """How far a node that works item by item has come. The items themselves are rows of `run_inbox_messages`."""
+
+    branch_id: BranchId
+    """The branch on which the stream began: its items stay there, also when the run goes on on another."""
+    entries: int = 0
+    """How many entries are recorded: items that a generator has yielded, or calls of a mapped node that are done."""
+    digest: str = ""
+    """Of all entries, batch by batch: each batch is hashed together with the digest before it."""
+    is_closed: bool = False
+    """Nothing follows, and all of it is recorded."""
+    attempts: dict[int, int] = {}
+    """By position: attempts at items that are not done, as far as they have failed."""
+    failed: int = 0
+    """Items that were given up, where the others go on."""
+    checkpointed: int = 0
+    """How many entries there were when the node's checkpoint was taken."""
+    consumed: dict[str, int] = {}
+    """By handle: how many items the node had read when its checkpoint was taken, or when its last entry was recorded."""
+
+
 class NodeState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A node as its events add up to it: a row of `run_node_state`. A node that nothing happened to has no row."""
 
@@ -167,4 +188,6 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     started_at: int | None = None
     ended_at: int | None = None
     duration_ms: int | None = None
+    stream: StreamState | None = None
+    """Only of nodes that work item by item."""
     last_seq: Seq = Seq(0)

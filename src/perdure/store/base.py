@@ -56,6 +56,43 @@ class StepRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     seq: Seq
 
 
+class ItemRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Entries of a node's stream at consecutive positions: a row of `run_inbox_messages`, written once and never changed.
+
+    Its place (run, branch, node, position) is the deterministic id of what it holds.
+    """
+
+    node_id: NodeId
+    branch_id: BranchId
+    """The branch on which the stream began."""
+    position: int
+    """Of the first entry, from 0."""
+    count: int
+    items: Encoded
+    """A JSON list of `count` entries. A plain one is the value on the node's only output; any other is the list of what the
+    node gave there, each by output handle."""
+    is_plain: bool = True
+    seq: Seq = Seq(0)
+    """The event that recorded it."""
+
+
+class ItemDrop(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """All entries of a node's stream are no longer needed."""
+
+    node_id: NodeId
+    branch_id: BranchId
+
+
+class ItemRange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Where entries are, without them."""
+
+    node_id: NodeId
+    branch_id: BranchId
+    position: int
+    count: int
+    seq: Seq
+
+
 class BlobUse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A run refers to a blob. The blob itself is already durable."""
 
@@ -78,6 +115,9 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     events: tuple[Recorded, ...] = ()
     nodes: tuple[NodeState, ...] = ()
     steps: tuple[StepRow, ...] = ()
+    items: tuple[ItemRow, ...] = ()
+    drops: tuple[ItemDrop, ...] = ()
+    """Streams whose entries are removed, before `items` are written."""
     blobs: tuple[BlobUse, ...] = ()
     commands: tuple[CommandId, ...] = ()
     """Commands that this transition takes up: they are applied once, with it."""
@@ -212,6 +252,8 @@ class RunDump(msgspec.Struct, frozen=True, kw_only=True):
     """Of every branch."""
     version: WorkflowVersion | None
     blobs: tuple[BlobUse, ...]
+    items: tuple[ItemRow, ...] = ()
+    """By branch, node and position."""
 
 
 class Store(Protocol):
@@ -253,6 +295,20 @@ class Store(Protocol):
 
     async def load_events(self, run_id: RunId, *, after: Seq, limit: int) -> Sequence[Recorded]:
         """Return the next events of a run in order."""
+        ...
+
+    async def load_items(
+        self, run_id: RunId, branch_id: BranchId, node_id: NodeId, *, after: tuple[int, int], in_order: bool, limit: int
+    ) -> Sequence[ItemRow]:
+        """Return the next rows of a node's stream, `limit` at most.
+
+        With `in_order`, by position; `after` is then (position of the last row seen, anything). Otherwise in the order in
+        which they were recorded; `after` is then (its position, its seq). (-1, -1) is the beginning.
+        """
+        ...
+
+    async def load_ranges(self, run_id: RunId) -> Sequence[ItemRange]:
+        """Return where the entries of a run's streams are, by branch, node and position."""
         ...
 
     async def dump_run(self, run_id: RunId) -> RunDump | None: ...

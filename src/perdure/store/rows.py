@@ -20,8 +20,8 @@ from perdure.journal.events import (
     decode_event,
     node_of,
 )
-from perdure.journal.states import NodeState, NodeStatus, RunState, RunStatus
-from perdure.store.base import Command, LogLine, RunSummary, StepRow, WorkflowVersion
+from perdure.journal.states import NodeState, NodeStatus, RunState, RunStatus, StreamState
+from perdure.store.base import Command, ItemRange, ItemRow, LogLine, RunSummary, StepRow, WorkflowVersion
 
 Row = Sequence[Any]
 
@@ -29,6 +29,7 @@ _json = msgspec.json.Encoder()
 _values = msgspec.json.Decoder(dict[str, Encoded])
 _settings = msgspec.json.Decoder(RunSettings)
 _error = msgspec.json.Decoder(ErrorRecord)
+_stream = msgspec.json.Decoder(StreamState)
 _texts = msgspec.json.Decoder(dict[str, str])
 _anything = msgspec.json.Decoder(dict[str, Any])
 
@@ -98,7 +99,7 @@ def run_of(row: Row) -> RunState:
 
 def node_rows(key: tuple[str, ...], nodes: Sequence[NodeState]) -> list[tuple[Any, ...]]:
     """Return the key's columns, then branch_id, node_id, status, attempt, attempt_ended, generation, failures, lost, outputs,
-    error, checkpoint, reason, due, scheduled_at, started_at, ended_at, duration_ms, last_seq"""
+    error, checkpoint, reason, due, scheduled_at, started_at, ended_at, duration_ms, stream, last_seq"""
     encode = _json.encode
     # Written out and put together like this, because this and `event_rows` are what writing a run costs the program.
     return [
@@ -121,6 +122,7 @@ def node_rows(key: tuple[str, ...], nodes: Sequence[NodeState]) -> list[tuple[An
             node.started_at,
             node.ended_at,
             node.duration_ms,
+            None if node.stream is None else encode(node.stream).decode(),
             node.last_seq,
         )
         for node in nodes
@@ -147,7 +149,8 @@ def node_of_row(row: Row) -> NodeState:
         started_at=row[14],
         ended_at=row[15],
         duration_ms=row[16],
-        last_seq=Seq(row[17]),
+        stream=None if row[17] is None else _stream.decode(row[17]),
+        last_seq=Seq(row[18]),
     )
 
 
@@ -196,6 +199,41 @@ def step_of(row: Row) -> StepRow:
         result=msgspec.Raw(row[4].encode()),
         seq=Seq(row[5]),
     )
+
+
+def item_rows(key: tuple[str, ...], items: Sequence[ItemRow]) -> list[tuple[Any, ...]]:
+    """Return the key's columns, then branch_id, node_id, position, count, is_plain, seq, items"""
+    return [
+        (
+            *key,
+            row.branch_id,
+            row.node_id,
+            row.position,
+            row.count,
+            int(row.is_plain),
+            row.seq,
+            bytes(row.items).decode(),
+        )
+        for row in items
+    ]
+
+
+def item_of(row: Row) -> ItemRow:
+    """Read the columns of `item_rows`, without a key."""
+    return ItemRow(
+        branch_id=BranchId(row[0]),
+        node_id=NodeId(row[1]),
+        position=row[2],
+        count=row[3],
+        is_plain=bool(row[4]),
+        seq=Seq(row[5]),
+        items=msgspec.Raw(row[6].encode()),
+    )
+
+
+def range_of(row: Row) -> ItemRange:
+    """Read branch_id, node_id, position, count, seq."""
+    return ItemRange(branch_id=BranchId(row[0]), node_id=NodeId(row[1]), position=row[2], count=row[3], seq=Seq(row[4]))
 
 
 def command_row(command: Command) -> tuple[Any, ...]:

@@ -21,7 +21,7 @@ from perdure.clock import Clock
 from perdure.errors import PerdureError
 from perdure.ids import RunId
 from perdure.store.base import Busy, Claim, Committed, LeaseLost, Outcome, Rejected, RunExists, Transition
-from perdure.store.postgres.documents import group_values, is_step, step_values
+from perdure.store.postgres.documents import group_values, is_step, step_items_values, step_values
 from perdure.store.postgres.failures import Trouble, problem_of, translate, trouble_of
 from perdure.store.postgres.lanes import Caller, Lane
 from perdure.store.postgres.session import Session
@@ -52,7 +52,7 @@ class _LockedOut(Exception):
 
 async def ready_to_write(session: Session) -> None:
     """Have what every commit needs prepared, so that the first one does not wait for it."""
-    for name in ("step_run", "commit_group"):
+    for name in ("step_run", "step_items", "commit_group"):
         await session.prepare(name)
     # Preparing begins a transaction that only the next statement ends, and its view of the database would grow old.
     await session.script("SELECT 1")
@@ -137,6 +137,8 @@ class GroupWriter:
     def _statement(self, group: Sequence[Transition]) -> tuple[str, tuple[Any, ...]]:
         try:
             if len(group) == 1 and is_step(group[0]) and group[0].run_id not in self._held:
+                if group[0].items:
+                    return "step_items", step_items_values(self._project_id, group[0])
                 return "step_run", step_values(self._project_id, group[0])
             return "commit_group", group_values(self._project_id, group)
         except Exception as error:  # A value of whatever kind that has no form in a document; nothing was sent.

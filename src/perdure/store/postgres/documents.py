@@ -18,8 +18,10 @@ _NO_ROWS = "[]"
 
 
 def is_step(transition: Transition) -> bool:
-    """Whether `step_run` can write the transition."""
-    return transition.only_steps and not (transition.steps or transition.blobs or transition.commands)
+    """Whether `step_run` can write the transition, or `step_items` if it adds to streams."""
+    return transition.only_steps and not (
+        transition.steps or transition.blobs or transition.commands or transition.drops
+    )
 
 
 def step_values(project_id: str, transition: Transition) -> tuple[Any, ...]:
@@ -36,6 +38,12 @@ def step_values(project_id: str, transition: Transition) -> tuple[Any, ...]:
     )
 
 
+def step_items_values(project_id: str, transition: Transition) -> tuple[Any, ...]:
+    """Return what `step_items` takes."""
+    items = encode_rows(rows.item_rows((transition.run_id,), transition.items))
+    return (*step_values(project_id, transition), items)
+
+
 def group_values(project_id: str, transitions: Sequence[Transition]) -> tuple[Any, ...]:
     """Return what `commit_group` takes."""
     moves: Rows = []
@@ -45,6 +53,8 @@ def group_values(project_id: str, transitions: Sequence[Transition]) -> tuple[An
     steps: Rows = []
     blobs: Rows = []
     commands: Rows = []
+    drops: Rows = []
+    items: Rows = []
     for transition in transitions:
         run_id = transition.run_id
         key = (run_id,)
@@ -57,7 +67,9 @@ def group_values(project_id: str, transitions: Sequence[Transition]) -> tuple[An
         steps += [(run_id, *rows.step_row(step)) for step in transition.steps]
         blobs += [(run_id, blob.digest, blob.size) for blob in transition.blobs]
         commands += [(run_id, command_id, transition.run.last_seq) for command_id in transition.commands]
-    return (project_id, *map(encode_rows, (moves, births, events, nodes, steps, blobs, commands)))
+        drops += [(run_id, drop.branch_id, drop.node_id) for drop in transition.drops]
+        items += rows.item_rows(key, transition.items)
+    return (project_id, *map(encode_rows, (moves, births, events, nodes, steps, blobs, commands, drops, items)))
 
 
 def encode_rows(table: Rows) -> str:

@@ -15,17 +15,49 @@ WITH moved AS (
       FROM moved, jsonb_array_elements($6::jsonb) AS e
 ), put AS (
     INSERT INTO run_node_state (project_id, run_id, branch_id, node_id, status, attempt, attempt_ended, generation, failures, lost,
-                                outputs, error, checkpoint, reason, due, scheduled_at, started_at, ended_at, duration_ms, last_seq)
+                                outputs, error, checkpoint, reason, due, scheduled_at, started_at, ended_at, duration_ms, stream,
+                                last_seq)
     SELECT $1, moved.run_id, (n->>1)::bigint, n->>2, n->>3, (n->>4)::bigint, (n->>5)::bigint, (n->>6)::bigint, (n->>7)::bigint,
            (n->>8)::bigint, n->>9, n->>10, n->>11, n->>12, (n->>13)::bigint, (n->>14)::bigint, (n->>15)::bigint, (n->>16)::bigint,
-           (n->>17)::bigint, (n->>18)::bigint
+           (n->>17)::bigint, n->>18, (n->>19)::bigint
       FROM moved, jsonb_array_elements($7::jsonb) AS n
     ON CONFLICT (project_id, run_id, branch_id, node_id) DO UPDATE SET
         status = excluded.status, attempt = excluded.attempt, attempt_ended = excluded.attempt_ended,
         generation = excluded.generation, failures = excluded.failures, lost = excluded.lost, outputs = excluded.outputs,
         error = excluded.error, checkpoint = excluded.checkpoint, reason = excluded.reason, due = excluded.due,
         scheduled_at = excluded.scheduled_at, started_at = excluded.started_at, ended_at = excluded.ended_at,
-        duration_ms = excluded.duration_ms, last_seq = excluded.last_seq
+        duration_ms = excluded.duration_ms, stream = excluded.stream, last_seq = excluded.last_seq
+)
+SELECT run_id FROM moved;
+
+-- name: step_items
+-- As step_run, for a transition that also adds to streams. A statement of its own: who adds nothing pays nothing. `$8` items.
+WITH moved AS (
+    UPDATE run_state SET last_seq = $5, version = version + 1
+     WHERE project_id = $1 AND run_id = $2 AND lease_epoch = $3 AND last_seq = $4
+    RETURNING run_id
+), appended AS (
+    INSERT INTO run_events (project_id, run_id, seq, id, branch_id, epoch, event_type, event_time, node_id, payload)
+    SELECT $1, moved.run_id, (e->>1)::bigint, e->>2, (e->>3)::bigint, (e->>4)::bigint, e->>5, (e->>6)::bigint, e->>7, e->>8
+      FROM moved, jsonb_array_elements($6::jsonb) AS e
+), put AS (
+    INSERT INTO run_node_state (project_id, run_id, branch_id, node_id, status, attempt, attempt_ended, generation, failures, lost,
+                                outputs, error, checkpoint, reason, due, scheduled_at, started_at, ended_at, duration_ms, stream,
+                                last_seq)
+    SELECT $1, moved.run_id, (n->>1)::bigint, n->>2, n->>3, (n->>4)::bigint, (n->>5)::bigint, (n->>6)::bigint, (n->>7)::bigint,
+           (n->>8)::bigint, n->>9, n->>10, n->>11, n->>12, (n->>13)::bigint, (n->>14)::bigint, (n->>15)::bigint, (n->>16)::bigint,
+           (n->>17)::bigint, n->>18, (n->>19)::bigint
+      FROM moved, jsonb_array_elements($7::jsonb) AS n
+    ON CONFLICT (project_id, run_id, branch_id, node_id) DO UPDATE SET
+        status = excluded.status, attempt = excluded.attempt, attempt_ended = excluded.attempt_ended,
+        generation = excluded.generation, failures = excluded.failures, lost = excluded.lost, outputs = excluded.outputs,
+        error = excluded.error, checkpoint = excluded.checkpoint, reason = excluded.reason, due = excluded.due,
+        scheduled_at = excluded.scheduled_at, started_at = excluded.started_at, ended_at = excluded.ended_at,
+        duration_ms = excluded.duration_ms, stream = excluded.stream, last_seq = excluded.last_seq
+), filled AS (
+    INSERT INTO run_inbox_messages (project_id, run_id, branch_id, node_id, position, count, is_plain, seq, items)
+    SELECT $1, moved.run_id, (i->>1)::bigint, i->>2, (i->>3)::bigint, (i->>4)::bigint, (i->>5)::bigint, (i->>6)::bigint, i->>7
+      FROM moved, jsonb_array_elements($8::jsonb) AS i
 )
 SELECT run_id FROM moved;
 
@@ -87,10 +119,11 @@ WITH moves AS (
      WHERE (e->>0 IN (SELECT run_id FROM written)) IS TRUE
 ), put AS (
     INSERT INTO run_node_state (project_id, run_id, branch_id, node_id, status, attempt, attempt_ended, generation, failures, lost,
-                                outputs, error, checkpoint, reason, due, scheduled_at, started_at, ended_at, duration_ms, last_seq)
+                                outputs, error, checkpoint, reason, due, scheduled_at, started_at, ended_at, duration_ms, stream,
+                                last_seq)
     SELECT $1, n->>0, (n->>1)::bigint, n->>2, n->>3, (n->>4)::bigint, (n->>5)::bigint, (n->>6)::bigint, (n->>7)::bigint,
            (n->>8)::bigint, n->>9, n->>10, n->>11, n->>12, (n->>13)::bigint, (n->>14)::bigint, (n->>15)::bigint, (n->>16)::bigint,
-           (n->>17)::bigint, (n->>18)::bigint
+           (n->>17)::bigint, n->>18, (n->>19)::bigint
       FROM jsonb_array_elements($5::jsonb) AS n
      WHERE (n->>0 IN (SELECT run_id FROM written)) IS TRUE
     ON CONFLICT (project_id, run_id, branch_id, node_id) DO UPDATE SET
@@ -98,7 +131,7 @@ WITH moves AS (
         generation = excluded.generation, failures = excluded.failures, lost = excluded.lost, outputs = excluded.outputs,
         error = excluded.error, checkpoint = excluded.checkpoint, reason = excluded.reason, due = excluded.due,
         scheduled_at = excluded.scheduled_at, started_at = excluded.started_at, ended_at = excluded.ended_at,
-        duration_ms = excluded.duration_ms, last_seq = excluded.last_seq
+        duration_ms = excluded.duration_ms, stream = excluded.stream, last_seq = excluded.last_seq
 ), remembered AS (
     INSERT INTO run_steps (project_id, run_id, branch_id, node_id, name, occurrence, result, seq)
     SELECT $1, s->>0, (s->>1)::bigint, s->>2, s->>3, (s->>4)::bigint, s->>5, (s->>6)::bigint
@@ -117,6 +150,17 @@ WITH moves AS (
               FROM jsonb_array_elements($8::jsonb) AS w
              WHERE jsonb_typeof(w) = 'array' AND (w->>0 IN (SELECT run_id FROM written)) IS TRUE) AS t
      WHERE c.project_id = $1 AND c.command_id = t.command_id AND c.run_id = t.run_id AND c.taken_seq IS NULL
+), emptied AS (
+    DELETE FROM run_inbox_messages AS m
+     USING (SELECT d->>0 AS run_id, (d->>1)::bigint AS branch_id, d->>2 AS node_id
+              FROM jsonb_array_elements($9::jsonb) AS d
+             WHERE jsonb_typeof(d) = 'array' AND (d->>0 IN (SELECT run_id FROM written)) IS TRUE) AS d
+     WHERE m.project_id = $1 AND m.run_id = d.run_id AND m.branch_id = d.branch_id AND m.node_id = d.node_id
+), filled AS (
+    INSERT INTO run_inbox_messages (project_id, run_id, branch_id, node_id, position, count, is_plain, seq, items)
+    SELECT $1, i->>0, (i->>1)::bigint, i->>2, (i->>3)::bigint, (i->>4)::bigint, (i->>5)::bigint, (i->>6)::bigint, i->>7
+      FROM jsonb_array_elements($10::jsonb) AS i
+     WHERE (i->>0 IN (SELECT run_id FROM written)) IS TRUE
 )
 SELECT run_id FROM written;
 
@@ -172,7 +216,7 @@ SELECT 'run', ROW(project_id, run_id, lease_epoch, workflow, workflow_version, g
   FROM run
 UNION ALL
 SELECT 'node', ROW(branch_id, node_id, status, attempt, attempt_ended, generation, failures, lost, outputs, error, checkpoint,
-                   reason, due, scheduled_at, started_at, ended_at, duration_ms, last_seq)
+                   reason, due, scheduled_at, started_at, ended_at, duration_ms, stream, last_seq)
   FROM run_node_state WHERE project_id = $1 AND run_id = $2 AND branch_id = (SELECT branch_id FROM run)
 UNION ALL
 SELECT 'step', ROW(branch_id, node_id, name, occurrence, result, seq)
@@ -189,7 +233,7 @@ SELECT 'run', ROW(project_id, run_id, lease_epoch, workflow, workflow_version, g
   FROM run
 UNION ALL
 SELECT 'node', ROW(branch_id, node_id, status, attempt, attempt_ended, generation, failures, lost, outputs, error, checkpoint,
-                   reason, due, scheduled_at, started_at, ended_at, duration_ms, last_seq)
+                   reason, due, scheduled_at, started_at, ended_at, duration_ms, stream, last_seq)
   FROM run_node_state WHERE project_id = $1 AND run_id = $2
 UNION ALL
 SELECT 'step', ROW(branch_id, node_id, name, occurrence, result, seq)
@@ -206,12 +250,34 @@ SELECT 'version', ROW(v.workflow, v.version, v.graph_hash, v.graph, v.source, v.
     ON v.project_id = run.project_id AND v.workflow = run.workflow AND v.version = run.workflow_version
 UNION ALL
 SELECT 'blob', ROW(digest, size)
-  FROM blobs WHERE project_id = $1 AND run_id = $2;
+  FROM blobs WHERE project_id = $1 AND run_id = $2
+UNION ALL
+SELECT 'item', ROW(branch_id, node_id, position, count, is_plain, seq, items)
+  FROM run_inbox_messages WHERE project_id = $1 AND run_id = $2;
 
 -- name: load_events
 -- A page of the log.
 SELECT seq, id, branch_id, epoch, event_time, payload
   FROM run_events WHERE project_id = $1 AND run_id = $2 AND seq > $3 ORDER BY seq LIMIT $4;
+
+-- name: load_items_by_position
+-- A page of a stream, as it was yielded.
+SELECT branch_id, node_id, position, count, is_plain, seq, items
+  FROM run_inbox_messages
+ WHERE project_id = $1 AND run_id = $2 AND branch_id = $3 AND node_id = $4 AND position > $5
+ ORDER BY position LIMIT $6;
+
+-- name: load_items_by_seq
+-- A page of a stream, as it was recorded.
+SELECT branch_id, node_id, position, count, is_plain, seq, items
+  FROM run_inbox_messages
+ WHERE project_id = $1 AND run_id = $2 AND branch_id = $3 AND node_id = $4 AND (seq, position) > ($5, $6)
+ ORDER BY seq, position LIMIT $7;
+
+-- name: load_ranges
+-- Where the entries of a run's streams are.
+SELECT branch_id, node_id, position, count, seq
+  FROM run_inbox_messages WHERE project_id = $1 AND run_id = $2 ORDER BY branch_id, node_id, position;
 
 -- name: list_runs
 -- A page of runs, newest first.

@@ -32,6 +32,7 @@ def dump_of(found: Rows) -> RunDump | None:
         all_nodes=tuple(rows.node_of_row(row) for row in sorted(kinds["node"], key=_place_of_node)),
         version=next((rows.version_of(row) for row in kinds["version"]), None),
         blobs=tuple(BlobUse(digest=digest, size=size) for digest, size in sorted(kinds["blob"])),
+        items=tuple(rows.item_of(row) for row in sorted(kinds["item"], key=_place_of_item)),
     )
 
 
@@ -61,6 +62,10 @@ def _place_of_node(row: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _place_of_step(row: tuple[Any, ...]) -> tuple[Any, ...]:
     return row[:4]
+
+
+def _place_of_item(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    return row[:3]
 
 
 def _age_of_command(row: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from perdure.clock import Clock, SystemClock
 from perdure.errors import RunNotFound, StoreError
-from perdure.ids import DEFAULT_PROJECT, EngineId, RunId, Seq, is_text
+from perdure.ids import DEFAULT_PROJECT, BranchId, EngineId, NodeId, RunId, Seq, is_text
 from perdure.journal.events import Recorded
 from perdure.journal.states import RunState
 from perdure.store import rows
@@ -24,6 +24,8 @@ from perdure.store.base import (
     Claimable,
     Command,
     EngineRow,
+    ItemRange,
+    ItemRow,
     LogLine,
     Outcome,
     Release,
@@ -172,6 +174,17 @@ class PostgresStore:
 
     async def load_events(self, run_id: RunId, *, after: Seq, limit: int) -> Sequence[Recorded]:
         return [rows.event_of(row) for row in await self._rows("load_events", run_id, after, limit)]
+
+    async def load_items(
+        self, run_id: RunId, branch_id: BranchId, node_id: NodeId, *, after: tuple[int, int], in_order: bool, limit: int
+    ) -> Sequence[ItemRow]:
+        position, seq = after
+        name, seen = ("load_items_by_position", (position,)) if in_order else ("load_items_by_seq", (seq, position))
+        found = await self._rows(name, run_id, branch_id, node_id, *seen, limit)
+        return [rows.item_of(row) for row in found]
+
+    async def load_ranges(self, run_id: RunId) -> Sequence[ItemRange]:
+        return [rows.range_of(row) for row in await self._rows("load_ranges", run_id)]
 
     async def dump_run(self, run_id: RunId) -> RunDump | None:
         return dump_of(await self._rows("dump_run", run_id))

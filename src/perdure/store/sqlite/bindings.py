@@ -33,6 +33,8 @@ def row_writes(project: str, transitions: Sequence[Transition]) -> Iterator[tupl
     branches: list[Binding] = []
     events: list[Binding] = []
     nodes: list[Binding] = []
+    drops: list[Binding] = []
+    items: list[Binding] = []
     others: dict[str, list[Binding]] = {}
     for transition in transitions:
         key = (project, transition.run_id)
@@ -42,6 +44,10 @@ def row_writes(project: str, transitions: Sequence[Transition]) -> Iterator[tupl
         nodes += rows.node_rows(key, transition.nodes)
         if transition.steps:
             others.setdefault("put_steps", []).extend((*key, *rows.step_row(step)) for step in transition.steps)
+        if transition.drops:
+            drops += [(*key, drop.branch_id, drop.node_id) for drop in transition.drops]
+        if transition.items:
+            items += rows.item_rows(key, transition.items)
         if transition.blobs:
             others.setdefault("use_blobs", []).extend((*key, blob.digest, blob.size) for blob in transition.blobs)
         if transition.commands:
@@ -53,4 +59,8 @@ def row_writes(project: str, transitions: Sequence[Transition]) -> Iterator[tupl
         yield "append_events", events
     if nodes:
         yield "put_nodes", nodes
+    if drops:
+        yield "drop_items", drops
+    if items:
+        yield "put_items", items
     yield from others.items()

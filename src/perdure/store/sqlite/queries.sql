@@ -50,13 +50,22 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 -- half: nothing is read before it is written.
 INSERT OR REPLACE INTO run_node_state
        (project_id, run_id, branch_id, node_id, status, attempt, attempt_ended, generation, failures, lost, outputs, error,
-        checkpoint, reason, due, scheduled_at, started_at, ended_at, duration_ms, last_seq)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+        checkpoint, reason, due, scheduled_at, started_at, ended_at, duration_ms, stream, last_seq)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: put_steps
 -- Results of memoised steps.
 INSERT INTO run_steps (project_id, run_id, branch_id, node_id, name, occurrence, result, seq)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: drop_items
+-- A stream whose entries nobody needs any more. Before put_items.
+DELETE FROM run_inbox_messages WHERE project_id = ? AND run_id = ? AND branch_id = ? AND node_id = ?;
+
+-- name: put_items
+-- Entries of streams, written with the events that record them.
+INSERT INTO run_inbox_messages (project_id, run_id, branch_id, node_id, position, count, is_plain, seq, items)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: use_blobs
 -- References, written with the events that hold them.
@@ -96,7 +105,7 @@ SELECT project_id, run_id, lease_epoch, workflow, workflow_version, graph_hash, 
 -- name: load_nodes
 -- The nodes of every branch, or of one.
 SELECT branch_id, node_id, status, attempt, attempt_ended, generation, failures, lost, outputs, error, checkpoint, reason,
-       due, scheduled_at, started_at, ended_at, duration_ms, last_seq
+       due, scheduled_at, started_at, ended_at, duration_ms, stream, last_seq
   FROM run_node_state WHERE project_id = ?1 AND run_id = ?2 AND (?3 IS NULL OR branch_id = ?3);
 
 -- name: load_steps
@@ -113,6 +122,30 @@ SELECT command_id, run_id, kind, payload, created_at
 -- A page of the log.
 SELECT seq, id, branch_id, epoch, event_time, payload
   FROM run_events WHERE project_id = ? AND run_id = ? AND seq > ? ORDER BY seq LIMIT ?;
+
+-- name: load_items_by_position
+-- A page of a stream, as it was yielded.
+SELECT branch_id, node_id, position, count, is_plain, seq, items
+  FROM run_inbox_messages
+ WHERE project_id = ? AND run_id = ? AND branch_id = ? AND node_id = ? AND position > ?
+ ORDER BY position LIMIT ?;
+
+-- name: load_items_by_seq
+-- A page of a stream, as it was recorded.
+SELECT branch_id, node_id, position, count, is_plain, seq, items
+  FROM run_inbox_messages
+ WHERE project_id = ? AND run_id = ? AND branch_id = ? AND node_id = ? AND (seq, position) > (?, ?)
+ ORDER BY seq, position LIMIT ?;
+
+-- name: load_ranges
+-- Where the entries of a run's streams are.
+SELECT branch_id, node_id, position, count, seq
+  FROM run_inbox_messages WHERE project_id = ? AND run_id = ? ORDER BY branch_id, node_id, position;
+
+-- name: dump_items
+-- All entries of a run's streams.
+SELECT branch_id, node_id, position, count, is_plain, seq, items
+  FROM run_inbox_messages WHERE project_id = ? AND run_id = ? ORDER BY branch_id, node_id, position;
 
 -- name: load_blob_uses
 -- For verify and collection.

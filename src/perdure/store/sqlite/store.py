@@ -22,7 +22,7 @@ import apsw
 
 from perdure.clock import Clock, SystemClock
 from perdure.errors import RunNotFound, StoreDamaged, StoreError, StoreLocked, StoreReadOnly, StoreUnavailable
-from perdure.ids import DEFAULT_PROJECT, EngineId, RunId, Seq, is_text
+from perdure.ids import DEFAULT_PROJECT, BranchId, EngineId, NodeId, RunId, Seq, is_text
 from perdure.journal.events import Recorded
 from perdure.journal.states import RunState
 from perdure.store import rows
@@ -32,6 +32,8 @@ from perdure.store.base import (
     Command,
     Committed,
     EngineRow,
+    ItemRange,
+    ItemRow,
     Keep,
     LeaseLost,
     LogLine,
@@ -243,6 +245,17 @@ class SqliteStore:
     async def load_events(self, run_id: RunId, *, after: Seq, limit: int) -> Sequence[Recorded]:
         return [rows.event_of(row) for row in await self._rows("load_events", (self._project, run_id, after, limit))]
 
+    async def load_items(
+        self, run_id: RunId, branch_id: BranchId, node_id: NodeId, *, after: tuple[int, int], in_order: bool, limit: int
+    ) -> Sequence[ItemRow]:
+        position, seq = after
+        name, seen = ("load_items_by_position", (position,)) if in_order else ("load_items_by_seq", (seq, position))
+        found = await self._rows(name, (self._project, run_id, branch_id, node_id, *seen, limit))
+        return [rows.item_of(row) for row in found]
+
+    async def load_ranges(self, run_id: RunId) -> Sequence[ItemRange]:
+        return [rows.range_of(row) for row in await self._rows("load_ranges", (self._project, run_id))]
+
     async def dump_run(self, run_id: RunId) -> RunDump | None:
         return await self._read(lambda: self._dump_run(run_id)) if is_text(run_id) else None
 
@@ -278,6 +291,7 @@ class SqliteStore:
             all_nodes=tuple(rows.node_of_row(row) for row in self._select("load_nodes", (*key, None))),
             version=rows.version_of(version[0]) if version else None,
             blobs=tuple(BlobUse(digest=row[0], size=row[1]) for row in self._select("load_blob_uses", key)),
+            items=tuple(rows.item_of(row) for row in self._select("dump_items", key)),
         )
 
     # Commands
@@ -564,7 +578,11 @@ class _Pace:
 
 
 def _size(transitions: Sequence[Transition]) -> int:
-    return sum(1 + len(transition.events) + len(transition.nodes) for transition in transitions)
+    """Count rows. Those of streams are long, and count by the page."""
+    return sum(
+        1 + len(transition.events) + len(transition.nodes) + sum(1 + len(row.items) // 4096 for row in transition.items)
+        for transition in transitions
+    )
 
 
 def boot_id() -> str:
