@@ -17,6 +17,8 @@ from perdure.store.base import (
     Busy,
     Claim,
     EngineRow,
+    ItemDrop,
+    ItemRow,
     Keep,
     LeaseChange,
     Outcome,
@@ -141,6 +143,18 @@ class Draft:
             e.StepCompleted(node_id=NodeId(name), attempt=1, name=step, occurrence=occurrence, result=encoded(result))
         )
 
+    def batch(self, name: str, position: int, *values: object, branch_id: BranchId = ROOT_BRANCH) -> ItemRow:
+        """Record that a node has given these values, and return the row that goes with the next transition."""
+        self.add(e.NodeCheckpointed(node_id=NodeId(name), attempt=1, state=encoded(position)))
+        return ItemRow(
+            node_id=NodeId(name),
+            branch_id=branch_id,
+            position=position,
+            count=len(values),
+            items=encoded(values),
+            seq=self.projection.run.last_seq,
+        )
+
     def end(self, output: object = "done") -> Draft:
         return self.add(e.RunCompleted(outputs={"output": encoded(output)}, duration_ms=5))
 
@@ -150,6 +164,8 @@ class Draft:
         *,
         commands: Iterable[CommandId] = (),
         blobs: Iterable[BlobUse] = (),
+        items: Iterable[ItemRow] = (),
+        drops: Iterable[ItemDrop] = (),
     ) -> Transition:
         """Hand over what was added."""
         recorded, self._recorded = tuple(self._recorded), []
@@ -163,6 +179,8 @@ class Draft:
             events=recorded,
             nodes=tuple(self.projection.nodes[node_id] for node_id in changed),
             steps=tuple(_step_row(entry) for entry in recorded if isinstance(entry.event, e.StepCompleted)),
+            items=tuple(items),
+            drops=tuple(drops),
             blobs=tuple(blobs),
             commands=tuple(commands),
             lease=lease or _lease_of(recorded),

@@ -12,12 +12,33 @@ Contents = dict[str, list[tuple[Any, ...]]]
 _POSTGRES_TABLES = (
     "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public' AND table_type = 'BASE TABLE'"
 )
+_POSTGRES_SCHEMA = (
+    "SELECT table_name, ordinal_position, column_name, data_type, collation_name, is_nullable FROM information_schema.columns"
+    " WHERE table_schema = 'public'",
+    "SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = 'public'",
+    "SELECT viewname, definition FROM pg_views WHERE schemaname = 'public'",
+)
 _SQLITE_TABLES = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
 
 
 async def contents_of(url: str) -> Contents:
     """Return the rows of every table."""
     return _of_sqlite(url) if url.startswith("sqlite") else await _of_postgres(url)
+
+
+async def schema_of(url: str) -> set[tuple[Any, ...]]:
+    """Return what the tables, views and indexes are made of."""
+    if url.startswith("sqlite"):
+        connection = apsw.Connection(url.removeprefix("sqlite:///"))
+        try:
+            return set(connection.execute("SELECT type, name, sql FROM sqlite_schema"))
+        finally:
+            connection.close()
+    raw = await asyncpg.connect(url)
+    try:
+        return {tuple(row) for query in _POSTGRES_SCHEMA for row in await raw.fetch(query)}
+    finally:
+        await raw.close()
 
 
 def _of_sqlite(url: str) -> Contents:

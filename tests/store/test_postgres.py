@@ -556,6 +556,44 @@ async def test_plans_made_for_small_tables_are_right_for_large_ones(
             assert "Bitmap Heap Scan on run_" not in plan
 
 
+@pytest.mark.parametrize("is_analysed", [False, True])
+@pytest.mark.parametrize("streams", [0, 1, 40])
+async def test_streams_are_found_by_their_keys(store: PostgresStore, raw: Any, streams: int, is_analysed: bool) -> None:
+    for _ in range(streams):
+        draft = started()
+        await store.commit(
+            [draft.transition(items=[draft.batch("step0", position, position) for position in range(9)])]
+        )
+    if is_analysed:
+        await raw.execute("VACUUM ANALYZE")
+    await raw.execute("SET enable_seqscan = off; SET enable_bitmapscan = off")
+    of_stream = ("run_id = ", "branch_id = ", "node_id = ")
+    expected = {
+        "commit_group": ("run_inbox_messages_pkey", of_stream),
+        "load_items_by_position": ("run_inbox_messages_pkey", (*of_stream, '"position" > ')),
+        "load_items_by_seq": ("run_inbox_messages_by_seq", (*of_stream, 'ROW(seq, "position") > ')),
+        "load_ranges": ("run_inbox_messages_pkey", ("run_id = ",)),
+    }
+
+    for mode in ("force_generic_plan", "force_custom_plan"):
+        await raw.execute(f"SET plan_cache_mode = {mode}")
+        for name, (index, conditions) in expected.items():
+            plan = await _plan(raw, SQL[name])
+            lookups = re.findall(r"Scan using (\w+) on run_inbox_messages.*\n\s+Index Cond: (.*)", plan)
+            assert [found for found, _ in lookups] == [index], plan
+            assert all(condition in lookups[0][1] for condition in conditions), plan
+            assert "Sort" not in plan or name == "commit_group", plan
+
+
+async def test_items_in_flight_are_shown_in_a_view(store: PostgresStore, raw: Any) -> None:
+    draft = started("r")
+    await store.commit([draft.transition(items=[draft.batch("step0", 3, "a", "b")])])
+
+    row = await raw.fetchrow("SELECT * FROM run_inbox")
+
+    assert (row["message_id"], row["position"], row["count"]) == ("r/1/step0/3", 3, 2)
+
+
 async def _plan(raw: Any, statement: str) -> str:
     await raw.execute(f"PREPARE asked AS {statement}")
     types = await raw.fetchval("SELECT parameter_types::text[] FROM pg_prepared_statements WHERE name = 'asked'")

@@ -117,7 +117,7 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     steps: tuple[StepRow, ...] = ()
     items: tuple[ItemRow, ...] = ()
     drops: tuple[ItemDrop, ...] = ()
-    """Streams whose entries are removed, before `items` are written."""
+    """Streams whose entries are removed, before `items` are written. None of them gets items by the same transition."""
     blobs: tuple[BlobUse, ...] = ()
     commands: tuple[CommandId, ...] = ()
     """Commands that this transition takes up: they are applied once, with it."""

@@ -21,7 +21,7 @@ from perdure.journal.events import (
     node_of,
 )
 from perdure.journal.states import NodeState, NodeStatus, RunState, RunStatus, StreamState
-from perdure.store.base import Command, ItemRange, ItemRow, LogLine, RunSummary, StepRow, WorkflowVersion
+from perdure.store.base import Command, ItemRange, ItemRow, LogLine, RunSummary, StepRow, Transition, WorkflowVersion
 
 Row = Sequence[Any]
 
@@ -216,6 +216,15 @@ def item_rows(key: tuple[str, ...], items: Sequence[ItemRow]) -> list[tuple[Any,
         )
         for row in items
     ]
+
+
+def drop_rows(key: tuple[str, ...], transition: Transition) -> list[tuple[Any, ...]]:
+    """Return the key's columns, then branch_id, node_id. Refuses to drop what is added by the same transition."""
+    dropped = {(drop.branch_id, drop.node_id) for drop in transition.drops}
+    for row in transition.items:
+        if (row.branch_id, row.node_id) in dropped:
+            raise ValueError(f"the stream of node {row.node_id!r} is dropped and added to by one transition")
+    return [(*key, *stream) for stream in dropped]
 
 
 def item_of(row: Row) -> ItemRow:

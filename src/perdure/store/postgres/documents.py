@@ -67,7 +67,8 @@ def group_values(project_id: str, transitions: Sequence[Transition]) -> tuple[An
         steps += [(run_id, *rows.step_row(step)) for step in transition.steps]
         blobs += [(run_id, blob.digest, blob.size) for blob in transition.blobs]
         commands += [(run_id, command_id, transition.run.last_seq) for command_id in transition.commands]
-        drops += [(run_id, drop.branch_id, drop.node_id) for drop in transition.drops]
+        if transition.drops:
+            drops += rows.drop_rows(key, transition)
         items += rows.item_rows(key, transition.items)
     return (project_id, *map(encode_rows, (moves, births, events, nodes, steps, blobs, commands, drops, items)))
 

@@ -63,12 +63,16 @@ SELECT run_id FROM moved;
 
 -- name: commit_group
 -- The commit of any group, in one statement. `$2` runs that go on, `$3` runs that begin, then rows with their run's id in front:
--- `$4` events, `$5` nodes, `$6` steps, `$7` blobs, `$8` commands. What it returns are the runs that were written; nothing is
--- written for the others.
+-- `$4` events, `$5` nodes, `$6` steps, `$7` blobs, `$8` commands, `$9` drops, `$10` items. What it returns are the runs that were
+-- written; nothing is written for the others.
 --   locked   fences: epoch and last_seq are still what the engine saw, and of a claim, nobody living owns the run. A row that
 --            somebody else holds is left out, so that one locked run makes no other wait; `look_up` tells which these were. Not
 --            stronger than NO KEY UPDATE: a command may arrive for the run meanwhile.
 --   created  comes after the locks and in the order of run_id, so that two groups never wait for each other in a circle.
+--   emptied  removes what was there before the statement, in no order with what `filled` adds. That is why a stream that is
+--            dropped gets nothing by the same transition (`drop_rows`). Rows are looked up stream by stream and then removed by
+--            their place, which leaves the planner no choice: this table is often empty when it is analysed, and from then on a
+--            join would read all of it in every commit. No row of it ever moves, and nobody else removes those of a locked run.
 -- Two spellings keep the plan right, which is made once for groups of every size. A comparison with jsonb_typeof counts as a rare
 -- match, so runs are looked up one by one by their key. `(… IN (…)) IS TRUE` is never turned into a join and costs next to
 -- nothing: it is one probe of a hash table per row.
@@ -151,11 +155,14 @@ WITH moves AS (
              WHERE jsonb_typeof(w) = 'array' AND (w->>0 IN (SELECT run_id FROM written)) IS TRUE) AS t
      WHERE c.project_id = $1 AND c.command_id = t.command_id AND c.run_id = t.run_id AND c.taken_seq IS NULL
 ), emptied AS (
-    DELETE FROM run_inbox_messages AS m
-     USING (SELECT d->>0 AS run_id, (d->>1)::bigint AS branch_id, d->>2 AS node_id
-              FROM jsonb_array_elements($9::jsonb) AS d
-             WHERE jsonb_typeof(d) = 'array' AND (d->>0 IN (SELECT run_id FROM written)) IS TRUE) AS d
-     WHERE m.project_id = $1 AND m.run_id = d.run_id AND m.branch_id = d.branch_id AND m.node_id = d.node_id
+    DELETE FROM run_inbox_messages
+     WHERE ctid = ANY (ARRAY(
+           SELECT m.ctid
+             FROM jsonb_array_elements($9::jsonb) AS d,
+                  LATERAL (SELECT ctid FROM run_inbox_messages
+                            WHERE project_id = $1 AND run_id = d->>0 AND branch_id = (d->>1)::bigint AND node_id = d->>2
+                           OFFSET 0) AS m
+            WHERE (d->>0 IN (SELECT run_id FROM written)) IS TRUE))
 ), filled AS (
     INSERT INTO run_inbox_messages (project_id, run_id, branch_id, node_id, position, count, is_plain, seq, items)
     SELECT $1, i->>0, (i->>1)::bigint, i->>2, (i->>3)::bigint, (i->>4)::bigint, (i->>5)::bigint, (i->>6)::bigint, i->>7

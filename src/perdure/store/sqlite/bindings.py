@@ -45,7 +45,7 @@ def row_writes(project: str, transitions: Sequence[Transition]) -> Iterator[tupl
         if transition.steps:
             others.setdefault("put_steps", []).extend((*key, *rows.step_row(step)) for step in transition.steps)
         if transition.drops:
-            drops += [(*key, drop.branch_id, drop.node_id) for drop in transition.drops]
+            drops += rows.drop_rows(key, transition)
         if transition.items:
             items += rows.item_rows(key, transition.items)
         if transition.blobs:

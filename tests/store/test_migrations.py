@@ -1,0 +1,104 @@
+"""What every store promises of older databases: they end with the same tables as a fresh one, and nothing is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import apsw
+import asyncpg
+import pytest
+
+from perdure.ids import ROOT_BRANCH, NodeId, RunId
+from perdure.journal.states import RunStatus
+from perdure.store import migrate
+from perdure.store.base import Committed
+from perdure.store.opening import open_store
+from tests.servers import Databases
+from tests.store.builders import Draft
+from tests.store.conftest import verify_runs
+from tests.store.contents import contents_of, schema_of
+
+ROWS = {int(file.stem): file.read_text(encoding="utf-8") for file in (Path(__file__).parent / "schemas").iterdir()}
+"""What programs have left behind, in both databases, by the last schema that they knew."""
+
+
+@pytest.fixture
+def fresh_url(request: pytest.FixtureRequest, url: str) -> Iterator[str]:
+    """The URL of another empty database of the same kind."""
+    if url.startswith("sqlite"):
+        yield url.replace("perdure.db", "fresh.db")
+        return
+    databases: Databases = request.getfixturevalue("postgres_databases")
+    with databases.fresh() as fresh:
+        yield fresh
+
+
+@pytest.fixture(params=sorted(ROWS), ids="schema {}".format)
+async def old_url(request: pytest.FixtureRequest, url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of a database with an older schema and runs in it."""
+    number: int = request.param
+
+    def known(package: str) -> list[migrate.Migration]:
+        return migrate.read_migrations(package)[:number]
+
+    with monkeypatch.context() as old_program:
+        for module in ("sqlite.store", "postgres.schema"):
+            old_program.setattr(f"perdure.store.{module}.read_migrations", known)
+        await (await open_store(url)).close()
+    script = ROWS[number]
+    if url.startswith("sqlite"):
+        connection = apsw.Connection(url.removeprefix("sqlite:///"))
+        connection.execute(script)
+        connection.close()
+    else:
+        raw = await asyncpg.connect(url)
+        await raw.execute(script)
+        await raw.close()
+    return url
+
+
+async def test_an_older_database_is_brought_to_the_tables_of_a_fresh_one(old_url: str, fresh_url: str) -> None:
+    await (await open_store(fresh_url)).close()
+    assert await schema_of(old_url) != await schema_of(fresh_url)
+
+    await (await open_store(old_url)).close()
+
+    assert await schema_of(old_url) == await schema_of(fresh_url)
+
+
+async def test_an_older_database_keeps_what_it_holds(old_url: str) -> None:
+    before = await contents_of(old_url)
+
+    await (await open_store(old_url)).close()
+
+    after = await contents_of(old_url)
+    assert {row[0] for row in after["schema_migrations"]} > {row[0] for row in before["schema_migrations"]}
+    for name in before.keys() - {"schema_migrations"}:
+        # Columns are only added behind, and what is added to a row that was there is nothing.
+        kept = [row[: len(old)] for row, old in zip(after[name], before[name], strict=True)]
+        assert kept == before[name]
+        assert {value for row, old in zip(after[name], before[name], strict=True) for value in row[len(old) :]} <= {
+            None
+        }
+
+
+async def test_runs_of_an_older_database_are_read_and_go_on(old_url: str) -> None:
+    store = await open_store(old_url)
+    ended, moving = await store.load_run(RunId("ended")), await store.load_run(RunId("moving"))
+    assert ended is not None
+    assert moving is not None
+    assert (ended.run.status, [step.name for step in ended.steps]) == (RunStatus.COMPLETED, ["fetch"])
+    assert (moving.run.status, [command.kind for command in moving.commands]) == (RunStatus.RUNNING, ["pause"])
+    assert {node.stream for node in (*ended.nodes, *moving.nodes)} == {None}
+    await verify_runs(store)
+
+    draft = Draft.continued(moving).claim()
+    row = draft.batch("step1", 0, "item")
+    assert list(await store.commit([draft.transition(items=[row])])) == [Committed()]
+    page = await store.load_items(draft.run_id, ROOT_BRANCH, NodeId("step1"), after=(-1, -1), in_order=True, limit=9)
+    assert list(page) == [row]
+    assert list(await store.commit([draft.complete_node("step1").end().transition()])) == [Committed()]
+
+    await verify_runs(store)
+    await store.close()
