@@ -2,7 +2,10 @@
 
 A blob is written under a temporary name in `tmp/`, synced, renamed to its own name, and the folder that holds the name
 is synced: a file under a digest is whole, whenever the machine stops. What is left in `tmp/` by processes that were
-killed is removed when it is a day old.
+killed, files and scratch folders, is removed when it is a day old.
+
+Putting and refreshing hold a shared lock on the folder of the blob's name, collecting an exclusive one: a blob is never
+removed between being found there by a writer and being young again.
 
 Everything below the folder itself is opened without following symbolic links, and only its owner can read it.
 """
@@ -10,23 +13,30 @@ Everything below the folder itself is opened without following symbolic links, a
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import shutil
 import stat
 import sys
 import threading
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
+from io import FileIO
 from pathlib import Path
 from typing import Final
 
 from perdure.clock import Clock, SystemClock
 from perdure.errors import BlobDamaged, BlobMissing, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
 from perdure.ids import is_digest, new_id
-from perdure.store.blobs.base import BlobStore, StoredBlob
+from perdure.store.blobs.base import BlobStore, StoredBlob, chunks_of
+from perdure.store.codecs.wire import BlobRef
 
 LEFTOVER_AGE: Final = timedelta(hours=24)
-"""When a temporary file is taken to be nobody's. No write takes that long."""
+"""When a temporary file or scratch folder in which nothing was written for so long is taken to be nobody's."""
+LEAST_GRACE: Final = timedelta(hours=1)
+
+_MOST_CHECKED: Final = 1_000
 
 _TEMPORARY: Final = "tmp"
 _LEAVES: Final = tuple(f"{first:02x}" for first in range(256))
@@ -45,20 +55,22 @@ class FolderBlobs(BlobStore):
 
     def __init__(self, path: str | os.PathLike[str], *, clock: Clock | None = None) -> None:
         self._root = Path(path).absolute()
-        super().__init__(str(self._root))
+        super().__init__(str(self._root), least_grace=LEAST_GRACE)
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._is_prepared = False
+        self._checked: dict[str, tuple[int, int]] = {}
+        """By digest, the inode and time of change of files whose content was checked."""
 
     def remove_leftovers(self) -> int:
-        """Remove temporary files that are a day old, and return how many there were."""
+        """Remove temporary files and scratch folders that are a day old, and return how many there were."""
         removed = 0
         oldest_micros = self._clock.now_micros() - LEFTOVER_AGE // timedelta(microseconds=1)
         with self._translated(None), _opened(self._root) as root, _entered(root, _TEMPORARY) as temporary:
             for name in os.listdir(temporary):
                 with suppress(FileNotFoundError):  # Another process may be doing the same.
-                    if os.stat(name, dir_fd=temporary, follow_symlinks=False).st_mtime_ns // 1_000 < oldest_micros:
-                        os.unlink(name, dir_fd=temporary)
+                    if _used_at(temporary, name) // 1_000 < oldest_micros:
+                        _remove(temporary, name)
                         removed += 1
         return removed
 
@@ -72,22 +84,89 @@ class FolderBlobs(BlobStore):
                 # Also for a blob that was there: whoever has renamed it may not have come this far yet.
                 _sync(leaf)
         except FileNotFoundError as error:
-            self._is_prepared = False
-            raise StoreUnavailable(f"The folder {self.place} was removed while blobs were written to it.") from error
+            raise self._removed() from error
 
     def _get(self, digest: str, size: int) -> bytes:
+        with self._reading(digest, size) as file:
+            return file.readall()
+
+    def _chunks(self, digest: str, size: int) -> Iterator[bytes]:
+        with self._reading(digest, size) as file:
+            yield from chunks_of(file)
+
+    @contextmanager
+    def _writing(self) -> Generator[None]:
+        try:
+            with self._translated(None):
+                yield
+        except FileNotFoundError as error:
+            raise self._removed() from error
+
+    def _make_scratch(self) -> Path:
+        self._prepare()
+        path = self._root / _TEMPORARY / new_id()
+        path.mkdir(0o700)
+        return path
+
+    def _is_scratch(self, path: Path) -> bool:
+        folder = os.path.realpath(path.parent)
+        return folder.startswith(os.path.realpath(self._root / _TEMPORARY) + os.sep)
+
+    def _take(self, path: Path, ref: BlobRef) -> None:
+        descriptor = os.open(path, _READ)
+        try:
+            # Whoever has a path to the blob shall not change it by accident.
+            os.fchmod(descriptor, 0o400)
+            _sync(descriptor)
+        finally:
+            os.close(descriptor)
+        with self._translated(ref.digest), _opened(self._root) as root, _leaf(root, ref.digest) as leaf:
+            if _refreshed(leaf, ref.digest, ref.size):
+                os.unlink(path)
+            else:
+                _rename(path, None, ref.digest, leaf)
+            _sync(leaf)
+
+    def _local_file(self, digest: str, size: int, scratch: Path) -> Path:
+        with self._reading(digest, size) as file:
+            found = os.fstat(file.fileno())
+        if self._checked.get(digest) != (found.st_ino, found.st_ctime_ns):
+            for _ in self.chunks_sync(digest, size):
+                pass
+            if len(self._checked) >= _MOST_CHECKED:
+                self._checked.clear()
+            self._checked[digest] = (found.st_ino, found.st_ctime_ns)
+        return self._root / digest[:2] / digest
+
+    def _refresh(self, digest: str, size: int) -> None:
+        try:
+            with self._translated(digest), _opened(self._root) as root, _leaf(root, digest) as leaf, _shared(leaf):
+                found = os.stat(digest, dir_fd=leaf, follow_symlinks=False)
+                self._require_file(digest, size, found)
+                if self._age(found) >= self.least_grace / 2:
+                    os.utime(digest, dir_fd=leaf, follow_symlinks=False)
+        except FileNotFoundError:
+            raise BlobMissing(digest, self.place) from None
+
+    def _age(self, found: os.stat_result) -> timedelta:
+        return timedelta(microseconds=self._clock.now_micros() - found.st_mtime_ns // 1_000)
+
+    @contextmanager
+    def _reading(self, digest: str, size: int) -> Generator[FileIO]:
         try:
             with self._translated(digest), _opened(self._root) as root, _leaf(root, digest) as leaf:
                 descriptor = os.open(digest, _READ, dir_fd=leaf)
                 with open(descriptor, "rb", buffering=0) as file:
-                    found = os.fstat(descriptor)
-                    if not stat.S_ISREG(found.st_mode):
-                        raise BlobDamaged(digest, self.place, "it is not a file")
-                    if found.st_size != size:
-                        raise BlobDamaged(digest, self.place, f"it has {found.st_size:,} bytes instead of {size:,}")
-                    return file.readall()
+                    self._require_file(digest, size, os.fstat(descriptor))
+                    yield file
         except FileNotFoundError:
             raise BlobMissing(digest, self.place) from None
+
+    def _require_file(self, digest: str, size: int, found: os.stat_result) -> None:
+        if not stat.S_ISREG(found.st_mode):
+            raise BlobDamaged(digest, self.place, "it is not a file")
+        if found.st_size != size:
+            raise BlobDamaged(digest, self.place, f"it has {found.st_size:,} bytes instead of {size:,}")
 
     def _exists(self, digest: str) -> bool:
         try:
@@ -104,6 +183,21 @@ class FolderBlobs(BlobStore):
             _leaf(root, digest) as leaf,
         ):
             os.unlink(digest, dir_fd=leaf)
+
+    def _delete_if_older(self, digest: str, put_before: int) -> bool:
+        try:
+            with (
+                self._translated(digest),
+                _opened(self._root) as root,
+                _leaf(root, digest) as leaf,
+                _locked(leaf, fcntl.LOCK_EX),
+            ):
+                if os.stat(digest, dir_fd=leaf, follow_symlinks=False).st_mtime_ns // 1_000 >= put_before:
+                    return False
+                os.unlink(digest, dir_fd=leaf)
+        except FileNotFoundError:
+            return False
+        return True
 
     def _pages(self) -> Iterator[Sequence[StoredBlob]]:
         for leaf in _LEAVES:
@@ -143,6 +237,10 @@ class FolderBlobs(BlobStore):
                 raise BlobDamaged(digest, self.place, "something that is not ours is in its place") from error
             raise self._store_error(error) from error
 
+    def _removed(self) -> StoreUnavailable:
+        self._is_prepared = False
+        return StoreUnavailable(f"The folder {self.place} was removed while blobs were written to it.")
+
     def _store_error(self, error: OSError) -> StoreError:
         if error.errno in _NO_ROOM:
             return StoreFull(
@@ -180,13 +278,32 @@ def _leaf(root: int, digest: str) -> Generator[int]:
         yield leaf
 
 
+@contextmanager
+def _locked(leaf: int, kind: int) -> Generator[None]:
+    fcntl.flock(leaf, kind)
+    try:
+        yield
+    finally:
+        fcntl.flock(leaf, fcntl.LOCK_UN)
+
+
+@contextmanager
+def _shared(leaf: int) -> Generator[None]:
+    """Keep collectors away from the leaf. A file system without locks has no collectors: they would be refused."""
+    with ExitStack() as held:
+        with suppress(OSError):
+            held.enter_context(_locked(leaf, fcntl.LOCK_SH))
+        yield
+
+
 def _refreshed(leaf: int, digest: str, size: int) -> bool:
     """Return whether the blob is there; then it counts as put just now, and is not collected meanwhile."""
     try:
-        found = os.stat(digest, dir_fd=leaf, follow_symlinks=False)
-        if not stat.S_ISREG(found.st_mode) or found.st_size != size:
-            return False
-        os.utime(digest, dir_fd=leaf, follow_symlinks=False)
+        with _shared(leaf):
+            found = os.stat(digest, dir_fd=leaf, follow_symlinks=False)
+            if not stat.S_ISREG(found.st_mode) or found.st_size != size:
+                return False
+            os.utime(digest, dir_fd=leaf, follow_symlinks=False)
     except FileNotFoundError:
         return False
     return True
@@ -201,11 +318,34 @@ def _write(temporary: int, leaf: int, digest: str, content: bytes) -> None:
             while remaining:
                 remaining = remaining[file.write(remaining) :]
             _sync(descriptor)
-        os.rename(name, digest, src_dir_fd=temporary, dst_dir_fd=leaf)
+        _rename(name, temporary, digest, leaf)
     except BaseException:
         with suppress(OSError):
             os.unlink(name, dir_fd=temporary)
         raise
+
+
+def _rename(source: str | Path, folder: int | None, digest: str, leaf: int) -> None:
+    """Give a file that is synced its own name, in place of whatever is there. Whenever it was written, it is put now."""
+    with _shared(leaf):
+        os.utime(source, dir_fd=folder, follow_symlinks=False)
+        os.rename(source, digest, src_dir_fd=folder, dst_dir_fd=leaf)
+
+
+def _used_at(folder: int, name: str) -> int:
+    """Return when something in the folder, or in the folder that it is itself, was last written, in nanoseconds."""
+    found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    if not stat.S_ISDIR(found.st_mode):
+        return found.st_mtime_ns
+    with _entered(folder, name) as inner:
+        return max(found.st_mtime_ns, *(_used_at(inner, held) for held in os.listdir(inner)), 0)
+
+
+def _remove(folder: int, name: str) -> None:
+    if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+        shutil.rmtree(name, dir_fd=folder)
+    else:
+        os.unlink(name, dir_fd=folder)
 
 
 def _make_durable_folder(path: Path) -> None:
@@ -219,8 +359,6 @@ def _make_durable_folder(path: Path) -> None:
 
 def _sync(descriptor: int) -> None:
     if sys.platform == "darwin":
-        import fcntl
-
         # There fsync leaves the data in the drive's own memory.
         fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
     else:
