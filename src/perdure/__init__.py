@@ -6,10 +6,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import PerdureError
+from perdure.graph.assets import Asset, Audio, Document, Image, Video
 from perdure.graph.declare import Backoff, NodeType, Outputs, Stream, Workflow, node, workflow
 from perdure.graph.trace import after, collect, first, stage, text, unless, when
 
 if TYPE_CHECKING:
+    from perdure.dispatch.assets import AssetFile
     from perdure.dispatch.context import Context, SyncContext
     from perdure.engine.engine import Engine
     from perdure.engine.probing import Doubt
@@ -20,18 +22,24 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Asset",
+    "AssetFile",
+    "Audio",
     "Backoff",
     "Codec",
     "Context",
+    "Document",
     "Doubt",
     "Engine",
     "EngineSettings",
+    "Image",
     "NodeType",
     "Outputs",
     "PerdureError",
     "Run",
     "Stream",
     "SyncContext",
+    "Video",
     "Workflow",
     "after",
     "collect",
@@ -47,6 +55,7 @@ __all__ = [
 ]
 
 _LATE = {
+    "AssetFile": "perdure.dispatch.assets",
     "Codec": "perdure.store.codecs",
     "Context": "perdure.dispatch.context",
     "Doubt": "perdure.engine.probing",

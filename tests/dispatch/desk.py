@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import shutil
+import tempfile
+import weakref
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
-from perdure.dispatch.base import AttemptInfo, Task
+from perdure.dispatch.base import AttemptInfo, BlobName, Task
 from perdure.dispatch.local import LocalDispatch
 from perdure.graph.declare import NodeType
 from perdure.graph.handles import Outputs
+from perdure.ids import digest_of
 from perdure.store.codecs import default_codecs
 
 CODECS = default_codecs()
@@ -33,6 +38,7 @@ class Desk:
         """What waits goes on only while this is set."""
         self.hold.set()
         self._secrets = secrets
+        self._folder: Path | None = None
         self._waiting: dict[str, list[asyncio.Event]] = {}
         self._loop = asyncio.get_running_loop()
 
@@ -69,6 +75,24 @@ class Desk:
         if name not in self._secrets:
             raise KeyError(f"there is no secret {name!r}: set it")
         return self._secrets[name]
+
+    async def scratch(self) -> Path:
+        self._on_loop()
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="desk-"))
+            weakref.finalize(self, shutil.rmtree, self._folder)
+        return self._folder
+
+    async def keep_file(self, path: Path) -> BlobName:
+        content = path.read_bytes()
+        (await self.scratch() / digest_of(content)).write_bytes(content)
+        return BlobName(digest_of(content), len(content))
+
+    async def local_file(self, blob: BlobName, suffix: str) -> Path:
+        named = await self.scratch() / (blob.digest + suffix)
+        if suffix and not named.exists():
+            named.symlink_to(named.with_name(blob.digest))
+        return named
 
     async def heard(self, message: str) -> dict[str, Any]:
         """Wait until the body has logged this, and return the fields."""

@@ -20,7 +20,7 @@ from perdure.graph.model import DEFAULT_OUTPUT
 from perdure.journal.decide import IN_DOUBT
 from perdure.journal.events import Encoded, ErrorClass, ErrorRecord
 from perdure.journal.states import MOVING, RunState, RunStatus
-from perdure.store.codecs import blob_refs
+from perdure.store.codecs import blob_refs, content_refs
 
 TRACEBACK_LINES = 9
 """How many of the last lines of a traceback are shown."""
@@ -124,7 +124,7 @@ def next_steps(run: RunState, place: Place, pen: Pen, *, is_driven: bool = False
     """Yield what can be done next, if anything."""
     resume = place.command("resume", run.run_id)
     match run.status:
-        case RunStatus.COMPLETED if any(map(blob_refs, (run.outputs or {}).values())):
+        case RunStatus.COMPLETED if any(map(content_refs, (run.outputs or {}).values())):
             yield _step(pen, "the result in full", place.command("show", run.run_id, "--result"))
         case RunStatus.COMPLETED:
             return

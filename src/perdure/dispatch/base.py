@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -17,6 +18,13 @@ from perdure.journal.events import Encoded
 from perdure.journal.truth import Look
 
 SlotKind = Literal["loop", "thread", "process"]
+
+
+class BlobName(msgspec.Struct, frozen=True):
+    """What content is kept under: its sha256 in hexadecimal, and its size."""
+
+    digest: str
+    size: int
 
 
 class Services(Protocol):
@@ -46,6 +54,18 @@ class Services(Protocol):
 
     async def secret(self, name: str) -> str:
         """Return the secret; raises KeyError with the remedy when there is none."""
+        ...
+
+    async def scratch(self) -> Path:
+        """Return a folder for files of the attempt. It is made when it is first asked for, and ends with the attempt."""
+        ...
+
+    async def keep_file(self, path: Path) -> BlobName:
+        """Make the content of a file durable. One in the scratch folder is moved away from there, any other is copied."""
+        ...
+
+    async def local_file(self, blob: BlobName, suffix: str) -> Path:
+        """Return a file with content that was kept, checked, whose name ends so. Nobody writes to it."""
         ...
 
 

@@ -8,15 +8,30 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Mapping
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, overload
 
-from perdure.dispatch.base import Services, Task
+from perdure.dispatch.assets import (
+    AssetFile,
+    Content,
+    Description,
+    file_name,
+    file_of,
+    make_asset,
+    suffix_of,
+    write,
+    write_async,
+)
+from perdure.dispatch.base import BlobName, Services, Task
 from perdure.dispatch.places import Place, ThreadPlace, is_async, without_partial
 from perdure.dispatch.secret import Secret
+from perdure.graph.assets import Asset
 from perdure.graph.handles import BodyContext
 from perdure.graph.surroundings import models_around
+from perdure.ids import new_id
 
+A = TypeVar("A", bound=Asset)
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -125,6 +140,53 @@ class Context(_Attempt):
         """Return a secret by its name. Raises KeyError, with the remedy, if there is none."""
         return Secret(await self._place.ask(self._services.secret, name))
 
+    @overload
+    async def asset(
+        self,
+        content: Content | AsyncIterable[bytes],
+        *,
+        name: str | None = None,
+        media_type: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> Asset: ...
+
+    @overload
+    async def asset(
+        self,
+        content: Content | AsyncIterable[bytes],
+        *,
+        kind: type[A],
+        name: str | None = None,
+        media_type: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> A: ...
+
+    async def asset(
+        self,
+        content: Content | AsyncIterable[bytes],
+        *,
+        kind: type[Asset] = Asset,
+        name: str | None = None,
+        media_type: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> Asset:
+        """Keep a large thing as a file, and return the reference to it that nodes pass on. Durable when this returns.
+
+        It is given as bytes, as the path of a file, as an open file or in chunks. A file from `scratch` is moved, any other
+        one is copied. Without a name it is called like the file; without a media type, that is guessed from the name.
+        """
+        description = Description(kind=kind, name=name, media_type=media_type, meta=meta)
+        return await make_asset(content, description, self._services, ask=self._place.ask, call=self._place.call)
+
+    async def scratch(self, name: str) -> Path:
+        """Return the path of a file that the body may write, in a folder that ends with the attempt: see `asset`."""
+        return await self._place.ask(self._services.scratch) / file_name(name)
+
+    async def open(self, asset: Asset) -> AssetFile:
+        """Return an asset as a file for reading, which ends with the attempt. Its content is checked."""
+        blob = BlobName(asset.digest, asset.size)
+        return AssetFile(await self._place.ask(self._services.local_file, blob, suffix_of(asset)))
+
     async def _step(
         self, name: str, occurrence: int, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
@@ -173,6 +235,56 @@ class SyncContext(_Attempt):
     def secret(self, name: str) -> Secret:
         """Return a secret by its name. Raises KeyError, with the remedy, if there is none."""
         return Secret(self._place.wait(self._services.secret, name))
+
+    @overload
+    def asset(
+        self,
+        content: Content | AsyncIterable[bytes],
+        *,
+        name: str | None = None,
+        media_type: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> Asset: ...
+
+    @overload
+    def asset(
+        self,
+        content: Content | AsyncIterable[bytes],
+        *,
+        kind: type[A],
+        name: str | None = None,
+        media_type: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> A: ...
+
+    def asset(
+        self,
+        content: Content | AsyncIterable[bytes],
+        *,
+        kind: type[Asset] = Asset,
+        name: str | None = None,
+        media_type: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> Asset:
+        """Keep a large thing as a file, and return the reference to it that nodes pass on. Durable when this returns.
+
+        It is given as bytes, as the path of a file, as an open file or in chunks. A file from `scratch` is moved, any other
+        one is copied. Without a name it is called like the file; without a media type, that is guessed from the name.
+        """
+        description = Description(kind=kind, name=name, media_type=media_type, meta=meta)
+        if (path := file_of(content)) is None:
+            path = self._place.wait(self._services.scratch) / new_id()
+            self._place.call_here(write_async if isinstance(content, AsyncIterable) else write, path, content)
+        return description.of(self._place.wait(self._services.keep_file, path), content)
+
+    def scratch(self, name: str) -> Path:
+        """Return the path of a file that the body may write, in a folder that ends with the attempt: see `asset`."""
+        return self._place.wait(self._services.scratch) / file_name(name)
+
+    def open(self, asset: Asset) -> AssetFile:
+        """Return an asset as a file for reading, which ends with the attempt. Its content is checked."""
+        blob = BlobName(asset.digest, asset.size)
+        return AssetFile(self._place.wait(self._services.local_file, blob, suffix_of(asset)))
 
 
 class Contexts:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from perdure.dispatch.base import AttemptInfo
+from perdure.dispatch.base import AttemptInfo, BlobName
 from perdure.dispatch.failure import Failure
 from perdure.errors import ValueTooLarge
 from perdure.graph.source import Source
@@ -116,7 +116,22 @@ class FindSecret(Message, frozen=True, kw_only=True):
     name: str
 
 
-Question = SaveCheckpoint | FindStep | SaveStep | FindSecret
+class FindScratch(Message, frozen=True, kw_only=True):
+    """The answer is a path."""
+
+
+class KeepFile(Message, frozen=True, kw_only=True):
+    """Values: a path. The answer is digest and size, as JSON."""
+
+
+class FindFile(Message, frozen=True, kw_only=True):
+    """The answer is a path."""
+
+    blob: BlobName
+    suffix: str
+
+
+Question = SaveCheckpoint | FindStep | SaveStep | FindSecret | FindScratch | KeepFile | FindFile
 
 
 class Ask(Message, frozen=True, kw_only=True):
@@ -250,7 +265,7 @@ class Line:
 
 def _values_expected(message: FromChild) -> int:
     match message:
-        case Published() | Ask(question=SaveCheckpoint() | SaveStep()):
+        case Published() | Ask(question=SaveCheckpoint() | SaveStep() | KeepFile()):
             return 1
         case Returned(handles=handles):
             return 1 if handles is None else len(handles)

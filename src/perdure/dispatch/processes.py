@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, assert_never
 
 import msgspec
@@ -26,9 +27,12 @@ from perdure.dispatch.frames import (
     Cancel,
     Execute,
     Failed,
+    FindFile,
+    FindScratch,
     FindSecret,
     FindStep,
     FromChild,
+    KeepFile,
     Line,
     LineBroken,
     Logged,
@@ -266,6 +270,12 @@ async def _found(task: Task, message: Ask, values: list[bytes]) -> list[Value]:
             return []
         case FindSecret(name=name):
             return [(await services.secret(name)).encode("utf-8", "surrogatepass")]
+        case FindScratch():
+            return [os.fsencode(await services.scratch())]
+        case KeepFile():
+            return [msgspec.json.encode(await services.keep_file(Path(os.fsdecode(values[0]))))]
+        case FindFile(blob=blob, suffix=suffix):
+            return [os.fsencode(await services.local_file(blob, suffix))]
 
 
 def _result(outcome: _Outcome, task: Task) -> Any:

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 from collections.abc import Mapping
 from itertools import count
+from pathlib import Path
 from typing import Any, Protocol
 
-from perdure.dispatch.base import AttemptInfo
+import msgspec
+
+from perdure.dispatch.base import AttemptInfo, BlobName
 from perdure.dispatch.failure import Failure, name_of_error, plain_fields, raised, storable
 from perdure.dispatch.frames import (
     Ask,
+    FindFile,
+    FindScratch,
     FindSecret,
     FindStep,
     FromChild,
+    KeepFile,
     Line,
     Logged,
     Progressed,
@@ -105,6 +112,18 @@ class RemoteServices:
     async def secret(self, name: str) -> str:
         (value,) = await self._questions.ask(FindSecret(name=name))
         return value.decode("utf-8", "surrogatepass")
+
+    async def scratch(self) -> Path:
+        (path,) = await self._questions.ask(FindScratch())
+        return Path(os.fsdecode(path))
+
+    async def keep_file(self, path: Path) -> BlobName:
+        (blob,) = await self._questions.ask(KeepFile(), (os.fsencode(path),))
+        return msgspec.json.decode(blob, type=BlobName)
+
+    async def local_file(self, blob: BlobName, suffix: str) -> Path:
+        (path,) = await self._questions.ask(FindFile(blob=blob, suffix=suffix))
+        return Path(os.fsdecode(path))
 
     def _say(self, message: FromChild, *values: Value) -> None:
         if not self.is_closed:

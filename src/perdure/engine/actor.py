@@ -11,13 +11,15 @@ import functools
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from perdure.dispatch.base import AttemptInfo, Task, slot_kind
+from perdure.dispatch.base import AttemptInfo, BlobName, Task, slot_kind
 from perdure.dispatch.failure import failure_of, plain_fields, storable
 from perdure.engine.arguments import arguments_at_hand, gather_arguments
+from perdure.engine.assets import Files
 from perdure.engine.concluding import Concluded, conclude, is_light_result, looks_at
 from perdure.engine.failures import AttemptTimeout, record_of
 from perdure.engine.hub import Flash
@@ -40,7 +42,7 @@ from perdure.graph.plan import NodePlan
 from perdure.ids import NodeId
 from perdure.journal.events import Encoded, ErrorRecord
 from perdure.store.base import BlobUse, LogLine
-from perdure.store.codecs import NewBlob, blob_refs
+from perdure.store.codecs import NewBlob, content_refs
 
 if TYPE_CHECKING:
     from perdure.engine.driver import Driver
@@ -70,6 +72,7 @@ class Actor:
         self.task: asyncio.Task[Any] | None = None
         """The task in which `run` runs. Whoever starts it says so."""
         self._prepared: Task | None = None
+        self._files: Files | None = None
         self._started = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._is_overdue = False
@@ -94,6 +97,9 @@ class Actor:
         else:
             self._is_over = True
             self._driver.attempt_completed(self, outputs, blobs, self._elapsed_ms())
+        finally:
+            if self._files is not None:
+                self._files.close()
 
     @property
     def _is_told_to_stop(self) -> bool:
@@ -157,11 +163,11 @@ class Actor:
         driver = self._driver
         given = arguments_at_hand(self._plan, driver.projection)
         restored = driver.projection.node(self.node_id).checkpoint
-        if given is None or any(map(blob_refs, given.values())) or (restored is not None and blob_refs(restored)):
+        if given is None or any(map(content_refs, given.values())) or (restored is not None and content_refs(restored)):
             return None
         if self._plan.constants:
             given = self._constants() | given
-            if any(map(blob_refs, given.values())):
+            if any(map(content_refs, given.values())):
                 return None
         return self._task(given, driver.machinery.values.decode_whole, restored)
 
@@ -348,6 +354,20 @@ class Actor:
 
     async def secret(self, name: str) -> str:
         return self._driver.machinery.secrets(name)
+
+    async def scratch(self) -> Path:
+        return await self._patiently(self._own_files().scratch)
+
+    async def keep_file(self, path: Path) -> BlobName:
+        return await self._patiently(functools.partial(self._own_files().keep_file, path))
+
+    async def local_file(self, blob: BlobName, suffix: str) -> Path:
+        return await self._patiently(functools.partial(self._own_files().local_file, blob, suffix))
+
+    def _own_files(self) -> Files:
+        if self._files is None:
+            self._files = Files(self._driver.machinery.values.blobs)
+        return self._files
 
     async def _packed(self, value: Any, where: str) -> tuple[Encoded, tuple[BlobUse, ...]]:
         values = self._driver.machinery.values

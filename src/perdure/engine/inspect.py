@@ -145,7 +145,7 @@ async def follow_events(
 
 
 async def whole_values(store: Store, values: Mapping[str, e.Encoded]) -> dict[str, e.Encoded]:
-    """Return stored values with everything inside that is kept in blobs."""
+    """Return stored values with all their parts inside that are kept in blobs."""
     blobs = open_blobs(default_blobs_url(store.url))
     try:
         reader = Values(process_codecs(), blobs, inline_max_bytes=INLINE_MAX_BYTES)
@@ -235,7 +235,7 @@ async def _lost_blobs(blobs: BlobStore, used: Sequence[BlobUse]) -> list[str]:
     lost: list[str] = []
     for use in used:
         try:
-            await blobs.get(use.digest, use.size)
+            await blobs.check(use.digest, use.size)
         except (BlobMissing, BlobDamaged):
             lost.append(use.digest)
     return lost

@@ -27,7 +27,7 @@ from perdure.journal.states import RunState
 from perdure.journal.truth import truths_of
 from perdure.journal.values import is_true, part_of
 from perdure.store.base import Claim
-from perdure.store.codecs import blob_refs, canonical
+from perdure.store.codecs import canonical, content_refs
 from perdure.store.codecs.wire import whole_reference
 
 FIRST_EPOCH = Epoch(1)
@@ -130,7 +130,7 @@ def _is_clear(value: Any, encoded: e.Encoded, edge: Edge) -> bool:
 async def _are_equal(one: e.Encoded, other: e.Encoded, values: Values) -> bool:
     if canonical(one) == canonical(other):
         return True
-    if not blob_refs(one) and not blob_refs(other):
+    if not content_refs(one) and not content_refs(other):
         return False
     # What is kept apart from the run depends on a setting of the engine that started it.
     return canonical(await values.inlined(one)) == canonical(await values.inlined(other))

@@ -15,7 +15,7 @@ from perdure.engine.weight import is_light
 from perdure.journal.events import Encoded
 from perdure.store.base import BlobUse
 from perdure.store.blobs import BlobStore
-from perdure.store.codecs import BlobRef, Codecs, NewBlob, blob_refs
+from perdure.store.codecs import BlobRef, Codecs, KeptBlob, NewBlob, content_refs
 from perdure.store.codecs.wire import Packed, whole_reference, with_blobs_inside
 
 T = TypeVar("T")
@@ -81,21 +81,28 @@ class Values:
         return self.codecs.pack(value, where=where, inline_max_bytes=self._inline_max)
 
     async def keep(self, blobs: Sequence[NewBlob]) -> tuple[BlobUse, ...]:
-        """Make the blobs of packed values durable."""
+        """Make the blobs of packed values durable. Raises BlobMissing for an asset whose content is not there."""
         for blob in blobs:
-            await self.blobs.put(blob.digest, blob.content)
+            if isinstance(blob, KeptBlob):
+                await self.blobs.refresh(blob.digest, blob.size)
+            else:
+                await self.blobs.put(blob.digest, blob.content)
         return self.used(blobs)
 
     def keep_at_once(self, blobs: Sequence[NewBlob]) -> None:
         """As `keep`, in a thread. What is kept is `used` when the loop hears of it."""
         for blob in blobs:
-            self.blobs.put_sync(blob.digest, blob.content)
+            if isinstance(blob, KeptBlob):
+                self.blobs.refresh_sync(blob.digest, blob.size)
+            else:
+                self.blobs.put_sync(blob.digest, blob.content)
 
     def used(self, blobs: Sequence[NewBlob]) -> tuple[BlobUse, ...]:
         """Remember blobs that are durable for those who read them next, and return what is recorded of them."""
         for blob in blobs:
-            self._remember(blob.digest, bytes(blob.content))
-        return tuple(BlobUse(digest=blob.digest, size=len(blob.content)) for blob in blobs)
+            if not isinstance(blob, KeptBlob):
+                self._remember(blob.digest, bytes(blob.content))
+        return tuple(BlobUse(digest=blob.digest, size=blob.ref.size) for blob in blobs)
 
     async def opened(self, value: Encoded) -> Encoded:
         """Return the value itself where it is a reference to a blob that holds all of it."""
@@ -103,17 +110,17 @@ class Values:
         return value if reference is None else msgspec.Raw(await self._read(reference))
 
     async def inlined(self, value: Encoded) -> Encoded:
-        """Return the value with everything it refers to inside it: for those who cannot read blobs."""
-        if not (references := blob_refs(value)):
+        """Return the value with all its parts inside it: for those who cannot read blobs. Assets stay what they are."""
+        if not (references := content_refs(value)):
             return value
         held = {reference: await self._read(reference) for reference in references}
         return msgspec.Raw(with_blobs_inside(value, held))
 
     async def reader(self, *values: Encoded) -> Decode:
-        """Return a decoder for these values, with the blobs that they refer to at hand."""
+        """Return a decoder for these values, with the blobs that are parts of them at hand."""
         references: set[BlobRef] = set()
         for value in values:
-            references |= blob_refs(value)
+            references |= content_refs(value)
         if not references:
             return self.decode_whole
         held = {reference: await self._read(reference) for reference in references}

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import msgspec
 
+from perdure.graph.assets import Asset
 from perdure.store.codecs.codec import type_of
 
 LIGHT_PARTS: Final = 1_000
@@ -71,6 +72,8 @@ class _Scale:
     def _weigh_object(self, value: Any, kind: type[Any]) -> bool:
         if isinstance(value, _ATOMS):
             return self.weigh(None)
+        if isinstance(value, Asset):
+            return self.weigh(value.name) and self._weigh_dict(value.meta)
         if issubclass(kind, msgspec.Struct):
             return self._weigh_all((getattr(value, name, None) for name in kind.__struct_fields__), 0)
         if dataclasses.is_dataclass(kind):

@@ -14,10 +14,12 @@ from perdure.store.codecs.wire import (
     INLINE_MAX_BYTES,
     MAX_DEPTH,
     BlobRef,
+    KeptBlob,
     NewBlob,
     Packed,
     blob_refs,
     canonical,
+    content_refs,
 )
 
 __all__ = [
@@ -27,10 +29,12 @@ __all__ = [
     "BlobRef",
     "Codec",
     "Codecs",
+    "KeptBlob",
     "NewBlob",
     "Packed",
     "blob_refs",
     "canonical",
+    "content_refs",
     "default_codecs",
     "process_codecs",
     "register_codec",

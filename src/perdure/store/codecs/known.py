@@ -8,8 +8,10 @@ import typing
 from collections.abc import Iterator
 from contextlib import suppress
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
+from perdure.graph.annotations import parts_of
+from perdure.graph.assets import Asset
 from perdure.ids import type_name
 from perdure.store.codecs.codec import type_of
 from perdure.store.codecs.models import model_codec
@@ -38,6 +40,17 @@ def types_named(annotation: Any) -> dict[str, type]:
                 found[type_name(current)] = current
                 waiting.extend(_field_annotations(current))
     return found
+
+
+def assets_named(annotation: Any) -> frozenset[type[Asset]]:
+    """Return the kinds of assets of which a value so annotated may be made; none if the annotation does not tell."""
+    kinds: set[type[Asset]] = set()
+    for part in parts_of(annotation):
+        if part is Any or (isinstance(part, type) and not get_args(part) and model_codec(part) is not None):
+            return frozenset()
+        if isinstance(part, type) and not get_args(part) and issubclass(part, Asset):
+            kinds.add(part)
+    return frozenset(kinds)
 
 
 def _parts(annotation: Any) -> Iterator[Any]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from perdure.store.codecs.codec import Codec, Unreadable, damaged, expect, expect_list, type_of
-from perdure.store.codecs.wire import BLOB, PAIRS, TAG, VALUE, BlobRef, decode_json, parse_reference
+from perdure.store.codecs.wire import ASSET, BLOB, PAIRS, TAG, VALUE, BlobRef, decode_json, parse_reference
 
 
 class Restoring:
@@ -53,11 +53,11 @@ class Restoring:
             raise damaged(reason, tag=tag) from error
 
     def _from_blob(self, held: Any) -> Any:
-        ref, holds_json, _ = parse_reference(held)
+        reference = parse_reference(held)
         if self._read_blob is None:
             raise Unreadable("a part of it is in a blob", "Read it with `unpack`, which can read blobs.", tag=BLOB)
-        content = self._read_blob(ref)
-        return self.restore(decode_json(content)) if holds_json else content
+        content = self._read_blob(reference.ref)
+        return self.restore(decode_json(content)) if reference.holds_json else content
 
 
 def _bytes(data: Any) -> bytes:
@@ -100,4 +100,4 @@ _OWN: dict[str, Callable[[Any], Any]] = {
     "frozenset": _frozenset,
     PAIRS: _dict,
 }
-RESERVED_TAGS = frozenset((*_OWN, BLOB))
+RESERVED_TAGS = frozenset((*_OWN, ASSET, BLOB))

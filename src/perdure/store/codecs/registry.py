@@ -9,23 +9,28 @@ from typing import Any, Final, NoReturn
 import msgspec
 
 from perdure.errors import ValueNotStorable
+from perdure.graph.assets import Asset
 from perdure.ids import digest_of, type_name
 from perdure.store.codecs.arrays import ARRAY_TAG, SCALAR_TAG, array_codec, array_from_plain, scalar_from_plain
+from perdure.store.codecs.assets import asset_codec
 from perdure.store.codecs.codec import Codec, Conversion, Refusal, Unreadable, type_of
-from perdure.store.codecs.known import types_named
+from perdure.store.codecs.known import assets_named, types_named
 from perdure.store.codecs.models import model_codec
 from perdure.store.codecs.reading import RESERVED_TAGS, Restoring
 from perdure.store.codecs.standard import STANDARD
 from perdure.store.codecs.wire import (
+    ASSET,
     INLINE_CAP_BYTES,
     INLINE_MAX_BYTES,
     MAX_DEPTH,
     MAX_SAFE_INT,
     READ_ERRORS,
     BlobRef,
+    KeptBlob,
     NewBlob,
     Packed,
     blob_refs,
+    content_refs,
     decode_json,
     encode_json,
     holds_tags,
@@ -54,11 +59,15 @@ class Codecs:
         self._found: dict[type, Codec] = {}
         self._models: dict[type, Codec] = {}
         self._named: dict[Any, dict[str, type]] = {}
+        self._assets: dict[Any, Codec] = {}
 
     def register(self, codec: Codec) -> None:
         """Store values of the codec's type, and of its subclasses, with it. It goes before everything built in."""
         if codec.python_type in _PLAIN_TYPES:
             raise ValueError(f"{codec.python_type.__name__} is stored as itself and takes no codec.")
+        kind: type[Any] = codec.python_type
+        if issubclass(kind, Asset):
+            raise ValueError(f"{kind.__name__} is an asset, and assets take no codec: use their `meta`.")
         if codec.tag in RESERVED_TAGS or codec.tag in self._by_tag:
             raise ValueError(f"The tag {codec.tag!r} belongs to another codec. Choose another.")
         self._registered[codec.python_type] = codec
@@ -89,7 +98,7 @@ class Codecs:
 
         Raises ValueNotStorable, which names the part of the value that cannot be stored.
         """
-        raw, _ = self._encoded(value, where, None)
+        raw, _, _ = self._encoded(value, where, None)
         return raw
 
     def decode(self, raw: bytes | msgspec.Raw, annotation: Any = Any, *, where: str = "The stored value") -> Any:
@@ -103,18 +112,19 @@ class Codecs:
         """Return the value as JSON of at most about `inline_max_bytes`, and the blobs that hold the rest.
 
         Large bytes and arrays inside the value become blobs of their own. If what remains is still too large, it
-        becomes a blob too. The blobs must be durable before the JSON is committed.
+        becomes a blob too. The blobs, among which are those of assets, must be durable before the JSON is committed.
         """
         if not 0 < inline_max_bytes <= INLINE_CAP_BYTES:
             raise ValueError(f"inline_max_bytes must be from 1 to {INLINE_CAP_BYTES:,}, and is {inline_max_bytes:,}.")
         # In base64 four bytes stand for three.
-        raw, parts = self._encoded(value, where, inline_max_bytes // 4 * 3)
-        blobs = tuple(parts.values())
-        return _within(raw, blobs, [blob.ref for blob in blobs], inline_max_bytes)
+        raw, parts, assets = self._encoded(value, where, inline_max_bytes // 4 * 3)
+        blobs = (*parts.values(), *map(_kept, assets.values()))
+        return _within(raw, blobs, [blob.ref for blob in parts.values()], assets.values(), inline_max_bytes)
 
     def repack(self, raw: bytes, *, inline_max_bytes: int = INLINE_MAX_BYTES) -> Packed:
         """Return a value that is encoded already as `pack` would, but for the parts: they stay where they are."""
-        return _within(raw, (), blob_refs(raw), inline_max_bytes)
+        refs, contents = blob_refs(raw), content_refs(raw)
+        return _within(raw, tuple(map(_kept, refs)), contents, refs - contents, inline_max_bytes)
 
     def unpack(
         self,
@@ -127,15 +137,15 @@ class Codecs:
         """Return a fresh value, equal to the one that was packed. What `read_blob` raises is passed on."""
         return self._decoded(raw, annotation, read_blob, where)
 
-    def _encoded(self, value: Any, where: str, part_max_bytes: int | None) -> tuple[bytes, Mapping[str, NewBlob]]:
+    def _encoded(self, value: Any, where: str, part_max_bytes: int | None) -> _Lowered:
         kind = type_of(value)
         try:
             if kind is str or kind is bool or value is None or (kind is int and -MAX_SAFE_INT <= value <= MAX_SAFE_INT):
-                return encode_json(value), _NO_BLOBS
+                return encode_json(value), _NO_BLOBS, _NO_ASSETS
             if kind is dict and is_flat(value):
-                return encode_json(value), _NO_BLOBS
+                return encode_json(value), _NO_BLOBS, _NO_ASSETS
             lowering = Lowering(self._codec_for, part_max_bytes)
-            return encode_json(lowering.lower(value)), lowering.blobs
+            return encode_json(lowering.lower(value)), lowering.blobs, lowering.assets
         except UnicodeEncodeError:
             return self._encoded_with_surrogates(value, where, part_max_bytes)
         except Refusal as refusal:
@@ -143,13 +153,11 @@ class Codecs:
         except RecursionError:
             raise _not_storable(where, _too_deep(kind)) from None
 
-    def _encoded_with_surrogates(
-        self, value: Any, where: str, part_max_bytes: int | None
-    ) -> tuple[bytes, Mapping[str, NewBlob]]:
+    def _encoded_with_surrogates(self, value: Any, where: str, part_max_bytes: int | None) -> _Lowered:
         kind = type_of(value)
         lowering = Lowering(self._codec_for, part_max_bytes, checks_texts=True)
         try:
-            return encode_json(lowering.lower(value)), lowering.blobs
+            return encode_json(lowering.lower(value)), lowering.blobs, lowering.assets
         except Refusal as refusal:
             raise _not_storable(where, refusal) from refusal.__cause__
         except RecursionError:
@@ -175,9 +183,11 @@ class Codecs:
             codec = self._found[cls] = self._find_codec(cls)
         return codec
 
-    def _find_codec(self, cls: type) -> Codec:
+    def _find_codec(self, cls: type[Any]) -> Codec:
         if getattr(cls, "__perdure_secret__", False) is True:
             raise Refusal(cls, "it is a secret", "Pass the secret's name on, and ask for its value where it is used.")
+        if issubclass(cls, Asset):
+            return _ASSETS
         for base in cls.__mro__:
             if base in self._registered:
                 return self._registered[base]
@@ -187,6 +197,8 @@ class Codecs:
         return codec
 
     def _codec_for_tag(self, tag: str, annotation: Any) -> Codec:
+        if tag == ASSET:
+            return self._asset_codec(annotation)
         codec = self._by_tag.get(tag)
         if codec is not None:
             return codec
@@ -223,6 +235,17 @@ class Codecs:
             named = self._named[annotation] = types_named(annotation)
         return named
 
+    def _asset_codec(self, annotation: Any) -> Codec:
+        try:
+            codec = self._assets.get(annotation)
+        except TypeError:  # an annotation that cannot be hashed
+            return asset_codec(assets_named(annotation))
+        if codec is None:
+            if len(self._assets) >= _CACHE_SIZE:
+                self._assets.clear()
+            codec = self._assets[annotation] = asset_codec(assets_named(annotation))
+        return codec
+
     def _model_codec(self, cls: type) -> Codec:
         codec = self._models.get(cls)
         if codec is None:
@@ -256,7 +279,11 @@ def register_type(cls: type, *, former_names: Iterable[str] = ()) -> None:
     process_codecs().register_type(cls, former_names=former_names)
 
 
+_Lowered = tuple[bytes, Mapping[str, NewBlob], Mapping[str, BlobRef]]
+"""A value as JSON, the blobs of its parts, and the blobs of assets in it."""
 _NO_BLOBS: Final[Mapping[str, NewBlob]] = {}
+_NO_ASSETS: Final[Mapping[str, BlobRef]] = {}
+_ASSETS: Final = asset_codec()
 
 
 def _never_written(_: Any) -> NoReturn:
@@ -271,8 +298,18 @@ def _not_storable(where: str, refusal: Refusal) -> ValueNotStorable:
     return ValueNotStorable(where, refusal.path(), type_name(refusal.kind), refusal.reason, refusal.remedy)
 
 
-def _within(raw: bytes, blobs: tuple[NewBlob, ...], refs: Iterable[BlobRef], inline_max_bytes: int) -> Packed:
+def _kept(ref: BlobRef) -> KeptBlob:
+    return KeptBlob(ref.digest, b"", ref.size)
+
+
+def _within(
+    raw: bytes,
+    blobs: tuple[NewBlob, ...],
+    contents: Iterable[BlobRef],
+    assets: Iterable[BlobRef],
+    inline_max_bytes: int,
+) -> Packed:
     if len(raw) <= inline_max_bytes:
         return Packed(raw, blobs)
     whole = NewBlob(digest_of(raw), raw)
-    return Packed(encode_json(json_reference(whole.ref, refs)), (*blobs, whole))
+    return Packed(encode_json(json_reference(whole.ref, contents, assets)), (*blobs, whole))

@@ -9,6 +9,8 @@ from typing import Any, Final
 from perdure.ids import digest_of
 from perdure.store.codecs.codec import Codec, Refusal, type_of
 from perdure.store.codecs.wire import (
+    ASSET,
+    MAX_ASSETS,
     MAX_CONTAINERS,
     MAX_DEPTH,
     MAX_PART_BLOBS,
@@ -16,6 +18,7 @@ from perdure.store.codecs.wire import (
     PAIRS,
     TAG,
     VALUE,
+    BlobRef,
     NewBlob,
     bytes_reference,
     encode_json,
@@ -35,7 +38,7 @@ class Lowering:
     encoding the result raises UnicodeEncodeError. Then the value is lowered once more with `checks_texts=True`.
     """
 
-    __slots__ = ("_checks_texts", "_codec_for", "_containers_left", "_part_max_bytes", "blobs")
+    __slots__ = ("_checks_texts", "_codec_for", "_containers_left", "_part_max_bytes", "assets", "blobs")
 
     def __init__(
         self, codec_for: Callable[[type], Codec], part_max_bytes: int | None, *, checks_texts: bool = False
@@ -46,6 +49,8 @@ class Lowering:
         self._containers_left = MAX_CONTAINERS
         self.blobs: dict[str, NewBlob] = {}
         """By digest: the parts that were larger than `part_max_bytes`."""
+        self.assets: dict[str, BlobRef] = {}
+        """By digest: the blobs of assets in the value."""
 
     def lower(self, value: Any, depth: int = 0) -> Any:
         """Return the value as plain data in which everything else is tagged. Raises Refusal."""
@@ -143,7 +148,14 @@ class Lowering:
             raise Refusal(
                 kind, f"its codec failed with {type(error).__name__}: {error}", "Correct the codec."
             ) from error
+        if codec.tag == ASSET:
+            self._refer(kind, BlobRef(plain["digest"], plain["size"]))
         return {TAG: codec.tag, VALUE: self.lower(plain, depth)}
+
+    def _refer(self, kind: type, ref: BlobRef) -> None:
+        self.assets[ref.digest] = ref
+        if len(self.assets) > MAX_ASSETS:
+            raise Refusal(kind, f"the value has more than {MAX_ASSETS:,} assets", "Yield them as a stream.")
 
     def _enter(self, container: Collection[Any], depth: int) -> None:
         self._containers_left -= 1
