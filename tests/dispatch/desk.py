@@ -84,7 +84,7 @@ class Desk:
         return self._folder
 
     async def keep_file(self, path: Path) -> BlobName:
-        content = path.read_bytes()
+        content = await asyncio.to_thread(path.read_bytes)
         (await self.scratch() / digest_of(content)).write_bytes(content)
         return BlobName(digest_of(content), len(content))
 

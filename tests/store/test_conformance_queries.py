@@ -52,6 +52,46 @@ NASTY = [
 ]
 
 
+# Blobs
+
+
+async def test_the_blobs_of_every_project_are_in_use(store: Store, open_another: OpenStore) -> None:
+    ours, theirs, nobodys = digest_of(b"ours"), digest_of(b"theirs"), digest_of(b"nobody's")
+    elsewhere = await open_another(project_id="elsewhere")
+    await save_workflow(elsewhere)
+    for where, digest in ((store, ours), (elsewhere, theirs)):
+        run = replace(started().transition(Claim(engine_id=ENGINE)), blobs=(BlobUse(digest=digest, size=4),))
+        assert await where.commit([run]) == [Committed()]
+
+    assert await store.used_blobs([ours, theirs, nobodys]) == {ours, theirs}
+    assert await elsewhere.used_blobs([ours, theirs, nobodys]) == {ours, theirs}
+    assert await store.used_blobs([nobodys]) == set()
+    assert await store.used_blobs([]) == set()
+
+
+async def test_no_blob_is_in_use_where_there_are_none(store: Store) -> None:
+    assert await store.used_blobs([digest_of(b"x")]) == set()
+
+
+async def test_a_blob_is_in_use_while_a_command_that_names_it_waits(store: Store) -> None:
+    digest = digest_of(b"said")
+    run = started()
+    await store.commit([run.transition(Claim(engine_id=ENGINE))])
+    said = Command(
+        command_id=CommandId("c1"),
+        run_id=run.run_id,
+        kind="resolve",
+        payload={"blobs": [{"digest": digest, "size": 4}]},
+    )
+    await store.add_command(said)
+
+    assert await store.used_blobs([digest, digest_of(b"other")]) == {digest}
+
+    taken = replace(run.add(e.NodeScheduled(node_id=NodeId("a"), attempt=1)).transition(), commands=(said.command_id,))
+    assert await store.commit([taken]) == [Committed()]
+    assert await store.used_blobs([digest]) == set()
+
+
 # Versions
 
 

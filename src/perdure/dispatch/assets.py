@@ -131,7 +131,9 @@ async def write_async(path: Path, content: AsyncIterable[bytes]) -> None:
 
 def suffix_of(asset: Asset) -> str:
     """Return the extension by which programs know what the file is; empty if there is none that is harmless."""
-    suffix = os.path.splitext(asset.name)[1] or mimetypes.guess_extension(asset.media_type, strict=False) or ""
+    suffix = os.path.splitext(asset.name)[1]
+    if not suffix and asset.media_type != DEFAULT_MEDIA_TYPE:
+        suffix = mimetypes.guess_extension(asset.media_type, strict=False) or ""
     is_harmless = suffix[1:].isascii() and suffix[1:].isalnum() and len(suffix) <= _LONGEST_SUFFIX
     return suffix if is_harmless else ""
 

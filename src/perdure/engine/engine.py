@@ -21,6 +21,7 @@ from perdure.engine.concluding import conclude_for
 from perdure.engine.driven import driven_seconds
 from perdure.engine.driver import Driver, NotOurs
 from perdure.engine.hub import Hub
+from perdure.engine.keeping import Keeping
 from perdure.engine.leases import is_gone
 from perdure.engine.loglines import LogKeeper
 from perdure.engine.machinery import Machinery
@@ -59,7 +60,7 @@ log = logging.getLogger("perdure.engine")
 R = TypeVar("R")
 
 
-class Engine:
+class Engine(Keeping):
     """Starts runs, drives them, and takes over those that others have left behind.
 
         async with Engine("sqlite:///perdure.db") as engine:
@@ -395,6 +396,7 @@ class Engine:
             self._store = self._given_store
         blobs = open_blobs(self._blobs_url or default_blobs_url(url), clock=self.clock)
         self._stack.push_async_callback(blobs.close)
+        self._stack.callback(self._close_files)
         self._values = Values(
             self._codecs,
             blobs,

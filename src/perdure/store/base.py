@@ -317,6 +317,11 @@ class Store(Protocol):
         """Return runs, newest first by (created_at, run_id); `before` is where the last page ended."""
         ...
 
+    async def used_blobs(self, digests: Sequence[str]) -> set[str]:
+        """Return those of these blobs that are not to be deleted: some run refers to them, in whichever project, or a
+        command that waits for its run does."""
+        ...
+
     # Commands
 
     async def add_command(self, command: Command) -> bool:

@@ -286,6 +286,18 @@ SELECT branch_id, node_id, position, count, is_plain, seq, items
 SELECT branch_id, node_id, position, count, seq
   FROM run_inbox_messages WHERE project_id = $1 AND run_id = $2 ORDER BY branch_id, node_id, position;
 
+-- name: used_blobs
+-- For collection: which of these are referred to, in any project. The projects are found by leaps through the index: there are
+-- few, and rows that are written all the time need no second index. What a command says is recorded when it is taken.
+WITH RECURSIVE projects (id) AS (
+    SELECT min(project_id) FROM blobs
+     UNION ALL
+    SELECT (SELECT min(project_id) FROM blobs WHERE project_id > id) FROM projects WHERE id IS NOT NULL
+)
+SELECT wanted.digest FROM unnest($1::text[]) AS wanted (digest)
+ WHERE EXISTS (SELECT 1 FROM projects AS p JOIN blobs AS b ON b.project_id = p.id AND b.digest = wanted.digest)
+    OR EXISTS (SELECT 1 FROM run_commands WHERE taken_seq IS NULL AND strpos(payload, wanted.digest) > 0);
+
 -- name: list_runs
 -- A page of runs, newest first.
 SELECT run_id, workflow, workflow_version, status, created_at, started_at, ended_at, owner, reason

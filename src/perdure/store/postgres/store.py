@@ -195,6 +195,10 @@ class PostgresStore:
         found = await self._rows("list_runs", *page, project_id=which.project_id)
         return [rows.summary_of(row) for row in found]
 
+    async def used_blobs(self, digests: Sequence[str]) -> set[str]:
+        found = await self._caller.call(self._readers, lambda session: session.rows("used_blobs", list(digests)))
+        return {row[0] for row in found}
+
     # Commands
 
     async def add_command(self, command: Command) -> bool:

@@ -151,6 +151,18 @@ SELECT branch_id, node_id, position, count, is_plain, seq, items
 -- For verify and collection.
 SELECT digest, size FROM blobs WHERE project_id = ? AND run_id = ? ORDER BY digest;
 
+-- name: used_blobs
+-- For collection: which of these (JSON) are referred to, in any project. The projects are found by leaps through the index:
+-- there are few, and rows that are written all the time need no second index. What a command says is recorded when it is taken.
+WITH RECURSIVE projects (id) AS (
+    SELECT min(project_id) FROM blobs
+     UNION ALL
+    SELECT (SELECT min(project_id) FROM blobs WHERE project_id > id) FROM projects WHERE id IS NOT NULL
+)
+SELECT value FROM json_each(?1) AS wanted
+ WHERE EXISTS (SELECT 1 FROM projects AS p JOIN blobs AS b ON b.project_id = p.id AND b.digest = wanted.value)
+    OR EXISTS (SELECT 1 FROM run_commands WHERE taken_seq IS NULL AND instr(payload, wanted.value) > 0);
+
 -- name: list_runs
 -- A page of runs, newest first. Statuses come as a JSON list.
 SELECT run_id, workflow, workflow_version, status, created_at, started_at, ended_at, owner, reason

@@ -294,6 +294,9 @@ class SqliteStore:
             items=tuple(rows.item_of(row) for row in self._select("dump_items", key)),
         )
 
+    async def used_blobs(self, digests: Sequence[str]) -> set[str]:
+        return {digest for (digest,) in await self._rows("used_blobs", (rows.to_json(list(digests)),))}
+
     # Commands
 
     async def add_command(self, command: Command) -> bool:
