@@ -48,6 +48,7 @@ SECTIONS = {
     "Check": {
         "validate": Entry("check", "Say all that is wrong with a workflow, without running it."),
         "verify": Entry("check", "Prove that stored runs are whole."),
+        "gc": Entry("collect", "Remove blobs that no run refers to."),
         "bench": Entry("bench", "Measure perdure and its peers, from a checkout."),
     },
 }
