@@ -112,6 +112,17 @@ def test_tampering_is_found(cli: Cli, statement: str, invariant: str):
     assert "1 of 1 run broken" in done.stdout
 
 
+async def test_a_blob_that_is_used_without_a_record_of_it_is_found(tmp_path: Path):
+    async with Engine(f"sqlite:///{tmp_path}/perdure.db", workflows=[large]) as engine:
+        await (await engine.start(large, n=400_000, run_id="r1")).result()
+        apsw.Connection(str(tmp_path / "perdure.db")).execute("DELETE FROM blobs")
+
+        (violation,) = await verify_run(engine, "r1")
+
+        assert violation.invariant == "I29"
+        assert "not recorded as used" in violation.problem
+
+
 async def test_a_lost_blob_is_found(tmp_path: Path):
     url = f"sqlite:///{tmp_path}/perdure.db"
     async with Engine(url, workflows=[large]) as engine:

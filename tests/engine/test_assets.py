@@ -152,6 +152,22 @@ async def test_an_asset_is_read_and_written_as_a_file_wherever_the_body_runs(eng
     assert left_in(tmp_path) == []
 
 
+async def test_an_asset_is_read_and_written_as_a_file_where_blobs_are_objects(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    async with Engine(sqlite_url, blobs="memory:///") as engine:
+        run = await engine.start(copied, video=await engine.asset(b"v", kind=Video, name="in.mp4"))
+        result = await run.result()
+
+        assert (await engine.open(result)).path.read_bytes() == b"v" * 8
+        await assert_whole(engine, run)
+
+    assert list(temporary.iterdir()) == []
+
+
 _scratched: list[Path] = []
 
 

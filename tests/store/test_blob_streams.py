@@ -112,6 +112,15 @@ async def test_a_file_in_scratch_becomes_a_blob(blobs: BlobStore, temporary: Pat
     assert leftovers(blobs, temporary) == []
 
 
+async def test_a_scratch_folder_is_removed_also_when_the_place_is_closed(blobs: BlobStore, temporary: Path):
+    scratch = await blobs.make_scratch()
+    await blobs.close()
+
+    blobs.remove_scratch(scratch)
+
+    assert leftovers(blobs, temporary) == []
+
+
 async def test_a_blob_from_scratch_is_young(blobs: BlobStore):
     scratch = await blobs.make_scratch()
     (scratch / "file").write_bytes(CONTENT)

@@ -12,16 +12,13 @@ import os
 import stat
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol, cast
 
 import msgspec
 
 from perdure.dispatch.base import BlobName
 from perdure.graph.assets import DEFAULT_MEDIA_TYPE, Asset
 from perdure.ids import new_id
-
-A = TypeVar("A", bound=Asset)
-T = TypeVar("T")
 
 CHUNK_BYTES: Final = 1 << 20
 _LONGEST_SUFFIX: Final = 12
@@ -119,14 +116,14 @@ def write(path: Path, content: Any) -> None:
     """Write content to a file, chunk by chunk."""
     with path.open("xb", buffering=0) as file:
         for chunk in _chunks_of(content):
-            write_all(file, chunk)
+            _write_all(file, chunk)
 
 
 async def write_async(path: Path, content: AsyncIterable[bytes]) -> None:
     """As `write`, for a body that is not async and runs this on a loop of its own."""
     with path.open("xb", buffering=0) as file:
         async for chunk in content:
-            write_all(file, chunk)
+            _write_all(file, chunk)
 
 
 def suffix_of(asset: Asset) -> str:
@@ -145,7 +142,7 @@ def file_name(name: str) -> str:
     return name
 
 
-def write_all(file: Any, chunk: Any) -> None:
+def _write_all(file: Any, chunk: Any) -> None:
     """Write a chunk. Raises TypeError if it is none."""
     try:
         remaining = memoryview(chunk)
@@ -159,7 +156,7 @@ async def _write_as_it_comes(path: Path, content: AsyncIterable[bytes], call: As
     file = await call(open, path, "xb", 0)
     try:
         async for chunk in content:
-            await call(write_all, file, chunk)
+            await call(_write_all, file, chunk)
     finally:
         file.close()
 

@@ -14,7 +14,7 @@ from perdure.clock import from_micros
 from perdure.engine.engine import Engine
 from perdure.engine.leases import is_gone
 from perdure.engine.values import Values
-from perdure.errors import BlobDamaged, BlobMissing, GraphError, RunIdAmbiguous, RunNotFound
+from perdure.errors import BlobDamaged, BlobMissing, GraphError, RunIdAmbiguous, RunNotFound, ValueNotReadable
 from perdure.graph.forms import graph_from_json
 from perdure.graph.model import INPUT, OUTPUT, Graph, Node
 from perdure.graph.plan import compile_plan
@@ -26,7 +26,7 @@ from perdure.journal.states import SETTLED, TERMINAL, NodeState, NodeStatus, Run
 from perdure.journal.verify import Dump, Violation, verify
 from perdure.store.base import BlobUse, RunDump, RunFilter, Store, StoredRun
 from perdure.store.blobs import BlobStore, open_blobs
-from perdure.store.codecs import process_codecs
+from perdure.store.codecs import BlobRef, blob_refs, process_codecs
 from perdure.store.codecs.wire import INLINE_MAX_BYTES
 from perdure.store.opening import default_blobs_url
 
@@ -212,10 +212,14 @@ async def _verify(store: Store, blobs: BlobStore, run_id: RunId) -> list[Violati
         return [Violation(invariant="I4", problem=f"a row of the run cannot be read: {error}")]
     if stored is None:
         raise RunNotFound(run_id)
-    return verify(_dump_of(stored, await _lost_blobs(blobs, stored.blobs)))
+    try:
+        unused = _unused_blobs(stored)
+    except ValueNotReadable as error:
+        return [Violation(invariant="I4", problem=f"a value of the run cannot be read: {error}")]
+    return verify(_dump_of(stored, await _lost_blobs(blobs, stored.blobs), unused))
 
 
-def _dump_of(stored: RunDump, lost_blobs: Sequence[str]) -> Dump:
+def _dump_of(stored: RunDump, lost_blobs: Sequence[str], unused_blobs: Sequence[str]) -> Dump:
     graph = None if stored.version is None else _readable_graph(stored.version.graph)
     # Computed from the graph that is there: a stored hash would not show that somebody has changed the graph.
     version_hash = None if stored.version is None else "unreadable" if graph is None else content_hash(graph)
@@ -228,6 +232,7 @@ def _dump_of(stored: RunDump, lost_blobs: Sequence[str]) -> Dump:
         version_hash=version_hash,
         plan=None if graph is None else compile_plan(graph, {}),
         lost_blobs=tuple(lost_blobs),
+        unused_blobs=tuple(unused_blobs),
     )
 
 
@@ -239,6 +244,13 @@ async def _lost_blobs(blobs: BlobStore, used: Sequence[BlobUse]) -> list[str]:
         except (BlobMissing, BlobDamaged):
             lost.append(use.digest)
     return lost
+
+
+def _unused_blobs(stored: RunDump) -> list[str]:
+    """Return the blobs to which anything that is stored of the run refers without their being recorded as used."""
+    records = (stored.stored.run, *stored.all_nodes, *stored.stored.steps, *stored.items, *stored.events)
+    refs = set[BlobRef]().union(*(blob_refs(msgspec.json.encode(record)) for record in records))
+    return sorted({ref.digest for ref in refs} - {use.digest for use in stored.blobs})
 
 
 def _readable_graph(document: bytes) -> Graph | None:

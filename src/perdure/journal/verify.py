@@ -37,6 +37,8 @@ class Dump(msgspec.Struct, frozen=True, kw_only=True):
     plan: Plan | None
     lost_blobs: tuple[str, ...] = ()
     """Digests of blobs that the run refers to and that cannot be read."""
+    unused_blobs: tuple[str, ...] = ()
+    """Digests of blobs to which values of the run refer and that are not recorded as used by it: they could be collected."""
 
 
 class Violation(msgspec.Struct, frozen=True, kw_only=True):
@@ -270,6 +272,8 @@ def _missing_for(node_id: NodeId, plan: Plan, projection: Projection) -> Iterato
 def _blobs_are_there(dump: Dump) -> Iterator[Violation]:
     for digest in dump.lost_blobs:
         yield _violation("I29", f"blob {digest} is missing or damaged")
+    for digest in dump.unused_blobs:
+        yield _violation("I29", f"a value refers to blob {digest}, which is not recorded as used by the run")
 
 
 _CHECKS: Sequence[Check] = (

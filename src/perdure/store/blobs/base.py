@@ -171,8 +171,11 @@ class BlobStore(ABC):
             return self._make_scratch()
 
     def remove_scratch(self, scratch: Path) -> None:
-        """Have such a folder removed, with everything in it. Returns at once."""
-        self._streams.submit(remove_folder, scratch)
+        """Have such a folder removed, with everything in it. Returns at once, unless this place is closed."""
+        try:
+            self._streams.submit(remove_folder, scratch)
+        except RuntimeError:
+            remove_folder(scratch)
 
     # What is there
 
