@@ -40,7 +40,7 @@ PerdureError
 │   ├── BodyCrashed           the process in which it ran has died
 │   ├── BodyNotFound          another process cannot import it
 │   ├── BodyRaised            it raised in another process, or something that is no Exception
-│   ├── StreamsNotSupported   it yields
+│   ├── StreamsNotSupported   it yields, but is not declared to
 │   ├── TruthUnclear          what it returned decides about other nodes, and is neither true nor false
 │   └── ValueTooLarge         a value does not fit between two processes
 ├── EngineStopped             the engine that was asked is shutting down, or is not open
@@ -477,14 +477,15 @@ class BodyRaised(BodyError):
 
 
 class StreamsNotSupported(BodyError):
-    """A node yields items or is mapped over them, and this version runs only nodes that take and return values."""
+    """A node gives items as a stream, but is not declared so that they can be taken from it."""
 
     code = "streams_not_supported"
     error_class: ClassVar[str] = "configuration"
 
     def __init__(self, node_type: str) -> None:
         super().__init__(
-            f"{node_type!r} takes or yields items as a stream, which this version does not run. Pass and return a list instead."
+            f"{node_type!r} gives items one by one, but is not declared to do so. Write it with `yield`, or annotate it to "
+            "return Iterator[T], or AsyncIterator[T] if that is what it returns; or let it return a list."
         )
         self.node_type = node_type
 

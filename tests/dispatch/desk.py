@@ -7,13 +7,13 @@ import copy
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
-from perdure.dispatch.base import AttemptInfo, BlobName, Task
+from perdure.dispatch.base import AttemptInfo, BlobName, Feed, Task
 from perdure.dispatch.local import LocalDispatch
 from perdure.graph.declare import NodeType
 from perdure.graph.handles import Outputs
@@ -110,6 +110,84 @@ class Desk:
         assert asyncio.get_running_loop() is self._loop
 
 
+class Tray:
+    """An outlet that keeps everything, and has room for so many items until more room is made."""
+
+    def __init__(self, room: float = float("inf"), refuse_after: float = float("inf")) -> None:
+        self.items: list[Any] = []
+        self.batches: list[int] = []
+        self.waits = 0
+        self._room = room
+        self._refuse_after = refuse_after
+        self._changed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def pack(self, value: Any) -> Any:
+        if isinstance(value, Outputs):
+            return {name: encoded(part) for name, part in value.handles().items()}
+        return encoded(value)
+
+    def offer(self, packed: Sequence[Any]) -> bool:
+        assert asyncio.get_running_loop() is self._loop
+        if len(self.items) + len(packed) > self._refuse_after:
+            raise ValueError("not these items")
+        self.items.extend(packed)
+        self.batches.append(len(packed))
+        self._changed.set()
+        return len(self.items) < self._room
+
+    async def room(self) -> None:
+        assert asyncio.get_running_loop() is self._loop
+        self.waits += 1
+        await self.until(lambda: len(self.items) < self._room)
+
+    def make_room(self, room: float) -> None:
+        self._room = room
+        self._changed.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until something holds that depends on what was offered."""
+        while not condition():
+            self._changed.clear()
+            await self._changed.wait()
+
+    @property
+    def values(self) -> list[Any]:
+        return [decoded(item) for item in self.items]
+
+
+class Pipe:
+    """A feed whose batches are put in by hand. It ends, or is cut off, after the last."""
+
+    def __init__(self, *batches: Sequence[Any], is_open: bool = False, error: Exception | None = None) -> None:
+        self.taken = 0
+        self._batches = [[encoded(value) for value in batch] for batch in batches]
+        self._is_open = is_open
+        self._error = error
+        self._changed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def put(self, *values: Any) -> None:
+        self._batches.append([encoded(value) for value in values])
+        self._changed.set()
+
+    def end(self, error: Exception | None = None) -> None:
+        self._is_open, self._error = False, error
+        self._changed.set()
+
+    async def take(self) -> Sequence[msgspec.Raw] | None:
+        assert asyncio.get_running_loop() is self._loop
+        self.taken += 1
+        while not self._batches and self._is_open:
+            self._changed.clear()
+            await self._changed.wait()
+        if self._batches:
+            return self._batches.pop(0)
+        if self._error is not None:
+            raise self._error
+        return None
+
+
 def task_for(
     node_type: NodeType[..., Any],
     desk: Desk,
@@ -117,6 +195,8 @@ def task_for(
     attempt: int = 1,
     restored: Any = None,
     properties: Mapping[str, Any] | None = None,
+    outlet: Tray | None = None,
+    feeds: Mapping[str, Feed] | None = None,
     **arguments: Any,
 ) -> Task:
     """Return an attempt at a node, with encoded arguments."""
@@ -134,6 +214,8 @@ def task_for(
         properties={name: encoded(value) for name, value in (properties or {}).items()},
         decode=CODECS.decode,
         services=desk,
+        outlet=outlet,
+        feeds=feeds or {},
     )
 
 

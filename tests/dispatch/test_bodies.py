@@ -262,14 +262,14 @@ async def test_contextvars_reach_a_thread_and_do_not_come_back(dispatch: LocalDi
     assert bodies.variable.get() == "set by the caller"
 
 
-async def test_streams_are_refused_with_the_remedy(dispatch: LocalDispatch) -> None:
-    @node
-    def counts() -> Any:
-        yield 1
+@pytest.mark.parametrize("executor", ["thread", "process"])
+async def test_a_generator_that_is_not_declared_is_refused_with_the_remedy(
+    dispatch: LocalDispatch, executor: Any
+) -> None:
+    with pytest.raises(Exception, match=r"annotate it to return Iterator\[T\]") as caught:
+        await run(dispatch, executed_by(bodies.yields, executor))
 
-    for yields in (counts, bodies.yields):
-        with pytest.raises(StreamsNotSupported, match="return a list"):
-            await run(dispatch, yields)
+    assert failure_of(caught.value).is_a(StreamsNotSupported)
 
 
 async def test_an_argument_that_cannot_be_decoded_is_named(dispatch: LocalDispatch, desk: Desk) -> None:

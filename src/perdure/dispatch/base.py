@@ -7,9 +7,9 @@ nothing of runs, leases or the journal; what a body wants from the engine goes t
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
@@ -18,6 +18,9 @@ from perdure.journal.events import Encoded
 from perdure.journal.truth import Look
 
 SlotKind = Literal["loop", "thread", "process"]
+
+MAX_AHEAD: Final = 256
+"""How many items a generator in a thread may yield before the loop has taken them."""
 
 
 class BlobName(msgspec.Struct, frozen=True):
@@ -69,6 +72,36 @@ class Services(Protocol):
         ...
 
 
+class Outlet(Protocol):
+    """Where a generator's items go."""
+
+    def pack(self, value: Any) -> Any:
+        """Encode what the body yielded (a value or Outputs). In the thread of the body; raises ValueNotStorable."""
+        ...
+
+    def offer(self, packed: Sequence[Any]) -> bool:
+        """Take packed items, in order. On the engine's loop. False if the body should wait before it yields more.
+
+        What it raises ends the attempt.
+        """
+        ...
+
+    async def room(self) -> None:
+        """Return when there is room for more. On the engine's loop."""
+        ...
+
+
+class Feed(Protocol):
+    """What a parameter annotated Stream[T] reads from."""
+
+    async def take(self) -> Sequence[Encoded] | None:
+        """Return the next items, at least one; None at the end. On the engine's loop. Raises if the stream was cut off.
+
+        It is not called again before it has returned or raised, nor after the end.
+        """
+        ...
+
+
 class AttemptInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Which attempt this is: plain data, the same in every process."""
 
@@ -94,10 +127,17 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     Blobs that they refer to are at hand; what is to be decoded in another process refers to none.
     """
     services: Services
+    outlet: Outlet | None = None
+    """Where the items of a generator go. It has one; no other body does."""
+    feeds: Mapping[str, Feed] = {}
+    """What each parameter that reads a stream reads from, by its name."""
     looks: tuple[Look, ...] = ()
     """What conditions look at in the result of a body in another process: there alone it can be judged."""
     finish: Callable[[Any], Any] | None = None
-    """Called with what a body returned that has a thread of this process, in that thread. Its result is the call's."""
+    """Called with what a body returned that has a thread of this process, in that thread. Its result is the call's.
+
+    Not for a generator, which returns nothing.
+    """
     on_begin: Callable[[], None] | None = None
     """Called on the loop when the body has a place and begins."""
     on_late: Callable[[Exception | None], None] | None = None
@@ -110,6 +150,25 @@ class Judged(msgspec.Struct, frozen=True):
     result: Any
     truths: Mapping[str, bool]
     """By the name under which a truth is kept. Those that the encoded value tells by itself are left out."""
+
+
+class Session(Protocol):
+    """A node type brought to life for many items: for a class, one instance from initialize() to finalize()."""
+
+    async def call(self, task: Task) -> Any:
+        """Run the body for one item: see `Dispatch.execute`. Of a class that lives here, only `run` or `process` is called.
+
+        Calls that are made at once run at once, and one that fails, ends or is cancelled leaves the others alone.
+        """
+        ...
+
+    async def close(self, error: BaseException | None = None) -> None:
+        """Finalize, once, when no call is under way any more. Closing again does nothing.
+
+        With the `error` that ended the session, what finalize() raises is a note on that, and this returns; without one it
+        is raised.
+        """
+        ...
 
 
 class Dispatch(Protocol):
@@ -126,6 +185,20 @@ class Dispatch(Protocol):
         returns or raises that. When the call returns or raises, the body has ended, except for one in a thread, which
         cannot be stopped: that one is left behind until it ends by itself, and its thread is replaced while not too many
         are.
+
+        A generator's items go to the outlet of the task, in order, and None is returned at its end. It is not resumed
+        while the outlet has no room; in a thread it may be up to MAX_AHEAD items further by the time it hears of that. What
+        it raises is raised when all that it yielded has been offered. If the call is cancelled, the generator is closed,
+        and nothing is offered after that.
+        """
+        ...
+
+    async def open(self, task: Task) -> Session:
+        """Bring the node type to life for many items, with the properties of this task; its arguments are not looked at.
+
+        A class is constructed here, its properties are set, and initialize() and pre_process() called; if that fails or
+        is cancelled, it is finalized. They and finalize() have the context of this task. What lives in another process
+        lives there once per call, from its construction to its end.
         """
         ...
 

@@ -297,7 +297,11 @@ class Contexts:
 
     def for_part(self, function: Callable[..., Any]) -> Context | SyncContext:
         """Return the context for a part of the body: one that it can use as it is, async or not."""
-        if is_async(function):
+        return self.of_colour(is_async=is_async(function))
+
+    def of_colour(self, *, is_async: bool) -> Context | SyncContext:
+        """Return the context for what runs on the loop of the place, or for what does not."""
+        if is_async:
             return Context(self._task, self._place, self._steps)
         return SyncContext(self._task, self._place.beside(), self._steps)
 

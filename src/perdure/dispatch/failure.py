@@ -16,9 +16,9 @@ from perdure.ids import type_name
 MESSAGE_MAX_CHARS = 8_192
 TRACEBACK_MAX_CHARS = 65_536
 
-_PLACES = str(Path(__file__).with_name("places.py"))
+_PLACES = tuple(str(Path(__file__).with_name(name)) for name in ("places.py", "outlets.py"))
 _DOORS = ("invoke", "conclude", "_part", "call_here")
-"""The functions there that call a part of a body, and nothing else."""
+"""The functions there through which every part of a body is called."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,7 +120,7 @@ def _from_the_body_on(entry: TracebackType | None) -> TracebackType | None:
     current = entry
     while current is not None:
         code = current.tb_frame.f_code
-        if code.co_filename == _PLACES:
+        if code.co_filename in _PLACES:
             is_entered = is_entered or code.co_name in _DOORS
         elif is_entered:
             return current

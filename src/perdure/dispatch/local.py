@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Coroutine
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
-from perdure.dispatch.base import SlotKind, Task, slot_kind
-from perdure.dispatch.body import decoded, encoded_size, live, live_in_thread
+from perdure.dispatch.base import Session, SlotKind, Task, slot_kind
+from perdure.dispatch.body import Life, Live, decoded, encoded_size, live, live_in_thread
 from perdure.dispatch.failure import contained
 from perdure.dispatch.imports import refuse_while_importing
 from perdure.dispatch.inlet import Inlet
 from perdure.dispatch.places import LoopPlace, ThreadPlace, is_being_closed
 from perdure.dispatch.processes import ProcessPool
+from perdure.dispatch.sessions import LoopSession, ShortLives, ThreadSession
 from perdure.dispatch.threads import ThreadPool
+
+T = TypeVar("T")
 
 CHILD = "perdure.engine.child"
 """What a child process runs unless told otherwise. It brings the codecs, which this package does not know."""
@@ -54,15 +57,14 @@ class LocalDispatch:
 
     async def execute(self, task: Task) -> Any:
         """See `Dispatch.execute`."""
-        caller = cast("asyncio.Task[Any]", asyncio.current_task())
-        cancelled_before = caller.cancelling()
-        try:
-            return await self._execute(task, caller)
-        except BaseException as error:  # a body may raise anything, and nothing it raises may end more than its attempt
-            is_cancelled = isinstance(error, asyncio.CancelledError) and caller.cancelling() > cancelled_before
-            if is_cancelled or (told := contained(error)) is error or is_being_closed(error, caller):
-                raise
-            raise told from error
+        return await _contain(self._execute, task, live)
+
+    async def open(self, task: Task) -> Session:
+        """See `Dispatch.open`."""
+        kind = self._kind_of(task)
+        if task.node_type.class_shape is None or kind == "process":
+            return ShortLives(self.execute, task.properties)
+        return await _contain(self._open_on_loop if kind == "loop" else self._open_in_thread, task)
 
     def vacate(self, kind: SlotKind, release: Callable[[SlotKind], None]) -> None:
         """See `Dispatch.vacate`."""
@@ -78,46 +80,74 @@ class LocalDispatch:
                 if pool is not None:
                     closing.create_task(pool.close())
 
-    def _execute(self, task: Task, caller: asyncio.Task[Any]) -> Coroutine[Any, Any, Any]:
-        match slot_kind(task.node_type):
+    def _execute(self, task: Task, lives: Live) -> Coroutine[Any, Any, Any]:
+        match self._kind_of(task):
             case "loop":
-                return self._on_loop(task, caller)
+                return self._on_loop(task, lives)
             case "thread":
-                return self._in_thread(task)
+                return self._in_thread(task, lives)
             case "process":
                 return self._in_process(task)
 
-    async def _on_loop(self, task: Task, caller: asyncio.Task[Any]) -> Any:
-        place = LoopPlace(task.info, caller, self._loop_inlet(), self._call_threads)
+    async def _on_loop(self, task: Task, lives: Live) -> Any:
+        place = self._loop_place(task)
         try:
-            if encoded_size(task) > DECODED_ON_LOOP_MAX_BYTES:
-                arguments = await self._call_threads().run(functools.partial(decoded, task))
-            else:
-                arguments = decoded(task)
+            arguments = await self._decoded(task) if _is_large(task) else decoded(task)
             if task.on_begin is not None:
                 task.on_begin()
-            return await live(task, place, arguments)
+            return await lives(task, place, arguments)
         finally:
             place.end()
 
-    async def _in_thread(self, task: Task) -> Any:
-        if self._bodies is None:
-            self._bodies = ThreadPool(self._threads, self._loop_inlet())
+    async def _open_on_loop(self, task: Task) -> Session:
+        place = self._loop_place(task)
+        session = LoopSession(Life(task, place), place, self._call)
+        arguments = await self._decoded(task) if _is_large(task) else decoded(task)
+        if task.on_begin is not None:
+            task.on_begin()
+        await session.begin(arguments)
+        return session
+
+    def _decoded(self, task: Task) -> Coroutine[Any, Any, dict[str, Any]]:
+        return self._call_threads().run(functools.partial(decoded, task))
+
+    async def _in_thread(self, task: Task, lives: Live) -> Any:
         place = ThreadPlace(task.info, self._loop_inlet())
         try:
-            return await self._bodies.run(
-                functools.partial(live_in_thread, task, place),
+            result = await self._body_threads().run(
+                functools.partial(live_in_thread, task, place, lives),
                 on_begin=task.on_begin,
                 on_abandon=place.end,
                 on_late=task.on_late,
             )
+            place.settle()
+            return result
         finally:
             place.end()
+
+    async def _open_in_thread(self, task: Task) -> Session:
+        session = ThreadSession(task, ThreadPlace(task.info, self._loop_inlet()), self._body_threads(), self._call)
+        await session.begin()
+        return session
 
     async def _in_process(self, task: Task) -> Any:
         if self._children is None:
             self._children = ProcessPool(self._processes, child=self._child, grace_seconds=self._process_grace_seconds)
         return await self._children.execute(task)
+
+    def _call(self, task: Task, lives: Live) -> Coroutine[Any, Any, Any]:
+        return _contain(self._execute, task, lives)
+
+    def _kind_of(self, task: Task) -> SlotKind:
+        return slot_kind(task.node_type)
+
+    def _loop_place(self, task: Task) -> LoopPlace:
+        return LoopPlace(task.info, asyncio.current_task(), self._loop_inlet(), self._call_threads)
+
+    def _body_threads(self) -> ThreadPool:
+        if self._bodies is None:
+            self._bodies = ThreadPool(self._threads, self._loop_inlet())
+        return self._bodies
 
     def _call_threads(self) -> ThreadPool:
         if self._calls is None:
@@ -128,3 +158,20 @@ class LocalDispatch:
         if self._inlet is None:
             self._inlet = Inlet(asyncio.get_running_loop())
         return self._inlet
+
+
+def _is_large(task: Task) -> bool:
+    return encoded_size(task) > DECODED_ON_LOOP_MAX_BYTES
+
+
+async def _contain(begin: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
+    """Call what brings a body to life. Nothing that a body raises ends more than its attempt."""
+    caller = cast("asyncio.Task[Any]", asyncio.current_task())
+    cancelled_before = caller.cancelling()
+    try:
+        return await begin(*args)
+    except BaseException as error:  # a body may raise anything
+        is_cancelled = isinstance(error, asyncio.CancelledError) and caller.cancelling() > cancelled_before
+        if is_cancelled or (told := contained(error)) is error or is_being_closed(error, caller):
+            raise
+        raise told from error

@@ -14,9 +14,10 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
-from perdure.dispatch.base import AttemptInfo
+from perdure.dispatch.base import AttemptInfo, Outlet
 from perdure.dispatch.failure import contained
 from perdure.dispatch.inlet import Inlet
+from perdure.dispatch.outlets import Belt, offer_each
 from perdure.dispatch.threads import ThreadPool
 from perdure.errors import AttemptOver, EngineStopped
 
@@ -54,6 +55,10 @@ class Place(Protocol):
         """Call a service that waits. Raises AttemptOver if the attempt is over, or ends meanwhile."""
         ...
 
+    def wait(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
+        """Like `ask`, but block meanwhile. Raises TypeError where that would block the loop for which it waits."""
+        ...
+
     async def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a function of either colour for the body, without blocking the loop on which the body runs."""
         ...
@@ -63,6 +68,10 @@ class Place(Protocol):
 
         Raises CancelledError instead if the attempt is over.
         """
+        ...
+
+    async def emit(self, items: Any, outlet: Outlet) -> None:
+        """Offer every item of a generator: the rest of a part of the body, so that the same holds as for `invoke`."""
         ...
 
     async def conclude(self, function: Callable[..., Any], *args: Any) -> None:
@@ -76,7 +85,7 @@ class LoopPlace:
     __slots__ = ("_beside", "_info", "_inlet", "_loop_thread", "_task", "_threads", "is_over")
 
     def __init__(
-        self, info: AttemptInfo, task: asyncio.Task[Any], inlet: Inlet, threads: Callable[[], ThreadPool]
+        self, info: AttemptInfo, task: asyncio.Task[Any] | None, inlet: Inlet, threads: Callable[[], ThreadPool]
     ) -> None:
         self._info = info
         self._task = task
@@ -92,6 +101,10 @@ class LoopPlace:
         self.is_over = True
         if self._beside is not None:
             self._beside.end()
+
+    def pass_to(self, task: asyncio.Task[Any] | None) -> None:
+        """Have what is left of the body belong to another task."""
+        self._task = task
 
     def beside(self) -> ThreadPlace:
         # Few bodies need one, and it may be a thread of the body's own that asks.
@@ -122,6 +135,11 @@ class LoopPlace:
         refuse_if_over(self.is_over, self._info)
         return await function(*args)
 
+    def wait(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
+        if threading.get_ident() == self._loop_thread:
+            raise TypeError("In an async body a stream is read with `async for`: `for` would block everything else.")
+        return self.beside().wait(function, *args)
+
     async def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if threading.get_ident() != self._loop_thread:
             return await self.beside().call(function, *args, **kwargs)
@@ -144,6 +162,9 @@ class LoopPlace:
                 raise
             raise contained(error) from error
 
+    async def emit(self, items: Any, outlet: Outlet) -> None:
+        await self.invoke(offer_each, aiter(items), outlet)
+
     async def conclude(self, function: Callable[..., Any], *args: Any) -> None:
         try:
             await (function(*args) if is_async(function) else self._blocking(function, *args))
@@ -160,15 +181,16 @@ class LoopPlace:
 class ThreadPlace:
     """In a thread, beside the loop to which the services belong. What is async runs on a loop of the thread's own.
 
-    Everything but `end` is called by the body, from its thread or from threads that it has started.
+    Everything but `end` and `settle` is called by the body, from its thread or from threads that it has started.
     """
 
-    __slots__ = ("_asked", "_info", "_inlet", "_runner", "_running", "is_over")
+    __slots__ = ("_asked", "_belt", "_info", "_inlet", "_runner", "_running", "is_over")
 
     def __init__(self, info: AttemptInfo, inlet: Inlet) -> None:
         self._info = info
         self._inlet = inlet
         self._asked: set[concurrent.futures.Future[Any]] = set()
+        self._belt: Belt | None = None
         self._runner: asyncio.Runner | None = None
         self._running: asyncio.Task[Any] | None = None
         self.is_over = False
@@ -193,7 +215,8 @@ class ThreadPlace:
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine of the body on the thread's own loop."""
         if self._runner is None:
-            self._runner = asyncio.Runner()
+            # Not the current loop of this thread, which may not be the last to run it, and has other bodies to run.
+            self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         return self._runner.run(self._cancellable(coroutine))
 
     def wait(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
@@ -240,6 +263,15 @@ class ThreadPlace:
         if self.is_over:
             raise asyncio.CancelledError
         return await self._part(function, *args, **kwargs)
+
+    async def emit(self, items: Any, outlet: Outlet) -> None:
+        self._belt = Belt(outlet, self, self._inlet)
+        await self.invoke(self._belt.carry, iter(items))
+
+    def settle(self) -> None:
+        """Raise what became of the last items, if they were not welcome. On the loop, when the body has ended."""
+        if self._belt is not None:
+            self._belt.settle()
 
     async def conclude(self, function: Callable[..., Any], *args: Any) -> None:
         await self._part(function, *args)

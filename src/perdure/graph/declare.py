@@ -341,6 +341,8 @@ def _body_problems(fn: Callable[..., Any], body: Shape, policy: Policy) -> Itera
     if policy.executor == "process":
         if body.is_generator:
             yield "a generator cannot yield out of another process: use executor='thread', or return a list."
+        if any(handle.streaming for handle in body.inputs):
+            yield "a stream cannot be read from another process: use executor='thread', or take a list."
         if "<locals>" in fn.__qualname__ or not fn.__name__.isidentifier():
             yield "another process cannot find it inside a function: declare it at the top of a module."
 

@@ -68,9 +68,14 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stream(Protocol[T_co]):
-    """Items that arrive one by one. A parameter annotated `Stream[T]` reads them with `async for` while they arrive."""
+    """Items that arrive one by one. A parameter annotated `Stream[T]` reads them while they arrive.
+
+    An async body reads them with `async for`, any other with `for`.
+    """
 
     def __aiter__(self) -> AsyncIterator[T_co]: ...
+
+    def __iter__(self) -> Iterator[T_co]: ...
 
 
 class BodyContext:
