@@ -5,19 +5,16 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from perdure.dispatch.base import Session, SlotKind, Task, slot_kind
 from perdure.dispatch.body import Life, Live, decoded, encoded_size, live, live_in_thread
-from perdure.dispatch.failure import contained
 from perdure.dispatch.imports import refuse_while_importing
 from perdure.dispatch.inlet import Inlet
-from perdure.dispatch.places import LoopPlace, ThreadPlace, is_being_closed
+from perdure.dispatch.places import LoopPlace, ThreadPlace, contain
 from perdure.dispatch.processes import ProcessPool
 from perdure.dispatch.sessions import LoopSession, ShortLives, ThreadSession
 from perdure.dispatch.threads import ThreadPool
-
-T = TypeVar("T")
 
 CHILD = "perdure.engine.child"
 """What a child process runs unless told otherwise. It brings the codecs, which this package does not know."""
@@ -57,14 +54,14 @@ class LocalDispatch:
 
     async def execute(self, task: Task) -> Any:
         """See `Dispatch.execute`."""
-        return await _contain(self._execute, task, live)
+        return await contain(self._execute, task, live)
 
     async def open(self, task: Task) -> Session:
         """See `Dispatch.open`."""
         kind = self._kind_of(task)
         if task.node_type.class_shape is None or kind == "process":
             return ShortLives(self.execute, task.properties)
-        return await _contain(self._open_on_loop if kind == "loop" else self._open_in_thread, task)
+        return await contain(self._open_on_loop if kind == "loop" else self._open_in_thread, task)
 
     def vacate(self, kind: SlotKind, release: Callable[[SlotKind], None]) -> None:
         """See `Dispatch.vacate`."""
@@ -136,7 +133,7 @@ class LocalDispatch:
         return await self._children.execute(task)
 
     def _call(self, task: Task, lives: Live) -> Coroutine[Any, Any, Any]:
-        return _contain(self._execute, task, lives)
+        return contain(self._execute, task, lives)
 
     def _kind_of(self, task: Task) -> SlotKind:
         return slot_kind(task.node_type)
@@ -162,16 +159,3 @@ class LocalDispatch:
 
 def _is_large(task: Task) -> bool:
     return encoded_size(task) > DECODED_ON_LOOP_MAX_BYTES
-
-
-async def _contain(begin: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
-    """Call what brings a body to life. Nothing that a body raises ends more than its attempt."""
-    caller = cast("asyncio.Task[Any]", asyncio.current_task())
-    cancelled_before = caller.cancelling()
-    try:
-        return await begin(*args)
-    except BaseException as error:  # a body may raise anything
-        is_cancelled = isinstance(error, asyncio.CancelledError) and caller.cancelling() > cancelled_before
-        if is_cancelled or (told := contained(error)) is error or is_being_closed(error, caller):
-            raise
-        raise told from error

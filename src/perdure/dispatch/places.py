@@ -12,7 +12,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from perdure.dispatch.base import AttemptInfo, Outlet
 from perdure.dispatch.failure import contained
@@ -327,6 +327,19 @@ class ThreadPlace:
 
     def _unanswered(self) -> AttemptOver | EngineStopped:
         return AttemptOver(self._info.node_id, self._info.attempt) if self.is_over else _stopped()
+
+
+async def contain(begin: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
+    """Call what brings a body to life. Nothing that a body raises ends more than its attempt."""
+    caller = cast("asyncio.Task[Any]", asyncio.current_task())
+    cancelled_before = caller.cancelling()
+    try:
+        return await begin(*args)
+    except BaseException as error:  # a body may raise anything
+        is_cancelled = isinstance(error, asyncio.CancelledError) and caller.cancelling() > cancelled_before
+        if is_cancelled or (told := contained(error)) is error or is_being_closed(error, caller):
+            raise
+        raise told from error
 
 
 def refuse_if_over(is_over: bool, info: AttemptInfo) -> None:

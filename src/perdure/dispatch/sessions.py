@@ -12,7 +12,7 @@ import msgspec
 
 from perdure.dispatch.base import Task
 from perdure.dispatch.body import Life, Live, decoded, run_in_thread
-from perdure.dispatch.places import LoopPlace, ThreadPlace
+from perdure.dispatch.places import LoopPlace, ThreadPlace, contain
 from perdure.dispatch.threads import ThreadPool
 from perdure.errors import AttemptOver
 from perdure.journal.events import Encoded
@@ -66,7 +66,7 @@ class LoopSession:
             self._place.end()
         self._place.pass_to(asyncio.current_task())
         try:
-            await self._life.end(error)
+            await contain(self._life.end, error)
         finally:
             self._place.end()
 

@@ -12,7 +12,7 @@ from perdure.dispatch.base import Feed, Outlet, SlotKind, Task
 from perdure.dispatch.body import Live, driven
 from perdure.dispatch.inlet import Inlet
 from perdure.dispatch.local import LocalDispatch
-from perdure.dispatch.places import LoopPlace
+from perdure.dispatch.places import LoopPlace, ThreadPlace, refuse_if_over
 from perdure.dispatch.threads import ThreadPool
 from perdure.journal.events import Encoded
 
@@ -61,11 +61,27 @@ class _NoThreads(ThreadPool):
 class _InlinePlace(LoopPlace):
     """Where blocking bodies are called on the loop, too."""
 
+    def beside(self) -> ThreadPlace:
+        if self._beside is None:
+            self._beside = _InlineThread(self._info, self._inlet)
+        return self._beside
+
     def wait(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
         return driven(_awaited(function, *args))
 
     async def emit(self, items: Any, outlet: Outlet) -> None:
         await super().emit(items if hasattr(items, "__aiter__") else _one_by_one(items), outlet)
+
+
+class _InlineThread(ThreadPlace):
+    """What a blocking body asks is answered on the spot."""
+
+    def wait(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
+        refuse_if_over(self.is_over, self._info)
+        return driven(_awaited(function, *args))
+
+    def tell(self, function: Callable[..., object], *args: Any) -> None:
+        function(*args)
 
 
 class _ReadFeed:
