@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from perdure import collect, node, workflow
-from tests.typing.good import approve, digest, fetch, halve, numbers, paragraphs, publish, repeat, summarize, total
+from tests.typing.good import (
+    approve,
+    digest,
+    fetch,
+    halve,
+    numbers,
+    paragraphs,
+    publish,
+    repeat,
+    smallest,
+    summarize,
+    total,
+)
 
 
 @node(retrys=3)  # error
@@ -32,6 +44,9 @@ def wrong(url: str) -> int:
     repeat.map(["a"], ["b"])  # error
     repeat.map(["a"], [1], join="glue")  # error
     collect(fetch(url))  # error
+    collect([1])  # error
+    smallest([1])  # error
+    smallest(paragraphs(fetch(url)))  # error
     total(halve([1]).left, nope=3)  # error
     print(fetch(url).titel)  # error
     return publish(["a"])  # error

@@ -88,6 +88,11 @@ async def largest(values: Stream[int]) -> int:
 
 
 @node
+def smallest(values: Stream[int]) -> int:
+    return min(values)
+
+
+@node
 def show(value: Any, width: int = 80) -> str:
     return str(value)[:width]
 
@@ -133,8 +138,10 @@ def everything(url: str, upto: int = 3) -> dict[str, Any]:
     halves = halve([upto, total(collect(stream))])
     with stage("second"), unless(approve(page.paragraphs)), after(halves):
         biggest = largest(stream)
+        least = smallest(stream)
     return {
         "title": publish(page.paragraphs, title=page.title),
+        "least": least,
         "joined": collect(repeat.map(paragraphs(page), stream, join="zip", sep=", ")),
         "three": collect(repeat.map(["a", "b"], times=3)),
         "total": first(total(halves.left), biggest, total.named("other")(halves["right"])),

@@ -51,4 +51,4 @@ def test_the_good_file_is_also_right_when_it_runs():
     from tests.typing import good
 
     assert [made.id for made in good.digest.graph.nodes] == ["fetch", "paragraphs", "summarize", "approve", "publish"]
-    assert len(good.everything.graph.nodes) == 20
+    assert len(good.everything.graph.nodes) == 21

@@ -142,10 +142,14 @@ def test_a_body_that_its_executor_cannot_run_is_refused():
     def items() -> Iterator[int]:
         yield 1
 
+    def reads(values: Stream[int] | None = None) -> None: ...
+
     with pytest.raises(InvalidDeclaration, match="it is async"):
         node(executor="thread")(slow)
     with pytest.raises(InvalidDeclaration, match="cannot yield out of another process"):
         node(executor="process")(items)
+    with pytest.raises(InvalidDeclaration, match="cannot be read from another process"):
+        node(executor="process")(reads)
     with pytest.raises(InvalidDeclaration, match="inside a function"):
         node(executor="process")(lambda_like())
 
