@@ -288,6 +288,21 @@ async def test_what_outlives_a_body_reads_no_more(dispatch: LocalDispatch, desk:
     assert outcome == ["AttemptOver"]
 
 
+@pytest.mark.parametrize("reading", [reads, reads_async, Reads])
+async def test_bodies_that_run_inline_wait_for_their_streams(desk: Desk, reading: Any) -> None:
+    dispatch = InlineDispatch()
+    pipe = Pipe(is_open=True)
+    async with asyncio.TaskGroup() as group:
+        call = group.create_task(dispatch.execute(task_for(reading, desk, feeds={"points": pipe})))
+        await until(lambda: pipe.taken == 1)
+        pipe.put(Point(1, 0))
+        await until(lambda: pipe.taken == 2)
+        pipe.end()
+    await dispatch.close()
+
+    assert call.result() == [1]
+
+
 async def test_blocking_bodies_read_inline_what_has_arrived_before(desk: Desk) -> None:
     dispatch = InlineDispatch()
     for reading in (reads, reads_async, Reads):

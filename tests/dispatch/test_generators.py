@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, suppress
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -231,6 +231,30 @@ async def test_a_generator_in_a_thread_is_at_most_so_many_items_ahead(dispatch: 
     assert tray.values == list(range(10 * MAX_AHEAD))
 
 
+@node
+def counts_at_the_gate(upto: int) -> Iterator[int]:
+    for number in range(upto):
+        if number == 1:
+            gate.wait()
+        yielded.append(number)
+        yield number
+
+
+async def test_a_generator_in_a_thread_is_held_at_its_next_item(dispatch: LocalDispatch, desk: Desk) -> None:
+    tray = Tray(room=1)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(dispatch.execute(task_for(counts_at_the_gate, desk, outlet=tray, upto=10)))
+        await tray.until(lambda: tray.values == [0])
+        gate.set()
+        await until(lambda: tray.waits == 1)
+        await asyncio.sleep(0.01)  # in which a generator that was not held would go on
+        assert yielded == tray.values == [0, 1]
+
+        tray.make_room(100)
+
+    assert tray.values == list(range(10))
+
+
 async def test_a_generator_in_a_thread_waits_for_a_loop_that_does_not_look(dispatch: LocalDispatch, desk: Desk) -> None:
     tray = Tray()
     async with asyncio.TaskGroup() as group:
@@ -323,6 +347,55 @@ async def test_items_that_are_refused_end_the_generator(
     assert len(yielded) <= 2 * MAX_AHEAD
 
 
+async def test_nothing_is_offered_after_items_were_refused(dispatch: LocalDispatch, desk: Desk) -> None:
+    offers: list[int] = []
+    is_refused = asyncio.Event()
+
+    class RefusesOnce(Tray):
+        def offer(self, packed: Sequence[Any]) -> bool:
+            offers.append(len(packed))
+            if not is_refused.is_set():
+                is_refused.set()
+                raise ValueError("not these items")
+            return True
+
+    outcome: list[Any] = []
+
+    async def execute() -> None:
+        task = task_for(counts_at_the_gate, desk, outlet=RefusesOnce(), upto=10)
+        outcome.extend(await asyncio.gather(dispatch.execute(task), return_exceptions=True))
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(execute())
+        await is_refused.wait()
+        gate.set()
+
+    assert str(outcome[0]) == "not these items"
+    assert offers == [1]
+    assert yielded == [0, 1]
+
+
+async def test_what_a_generator_raises_when_it_is_closed_does_not_hide_why(dispatch: LocalDispatch, desk: Desk) -> None:
+    @node
+    def fails_at_last() -> Iterator[Any]:
+        try:
+            yield threading.Lock()
+        finally:
+            raise EndOfWorld("in finally")
+
+    @node
+    async def fails_at_last_async() -> AsyncIterator[Any]:
+        try:
+            yield threading.Lock()
+        finally:
+            raise KeyError("in finally")
+
+    for failing, second in ((fails_at_last, "EndOfWorld: in finally"), (fails_at_last_async, "KeyError: 'in finally'")):
+        with pytest.raises(ValueNotStorable) as caught:
+            await dispatch.execute(task_for(failing, desk, outlet=Tray()))
+        assert caught.value.__notes__ == [f"The generator was closed, and then raised {second}"]
+
+
 @pytest.mark.parametrize(
     "error", [SystemExit, KeyboardInterrupt, GeneratorExit, EndOfWorld, asyncio.CancelledError, StopIteration]
 )
@@ -402,6 +475,7 @@ async def test_a_generator_that_blocks_is_left_behind_and_closed_at_its_next_ite
             yield 1
             gate.wait()
             yield 2
+            ctx.log.info("resumed")
             yield 3
         finally:
             ctx.log.info("ended")

@@ -311,7 +311,9 @@ async def test_nothing_that_a_part_raises_ends_more_than_the_session(
     for bad in (Bad, BadAsync):
         with pytest.raises(BodyRaised, match=error.__name__):
             await dispatch.open(task_for(bad, desk, properties={"part": "initialize"}))
-        session = await dispatch.open(task_for(bad, desk))
+        async with asyncio.TaskGroup() as group:  # another task than the one that closes it
+            opening = group.create_task(dispatch.open(task_for(bad, desk)))
+        session = opening.result()
         with pytest.raises(BodyRaised, match=error.__name__):
             await session.call(task_for(bad, desk, item=1))
         with pytest.raises(BodyRaised, match=error.__name__):
@@ -397,6 +399,28 @@ async def test_async_parts_of_a_blocking_class_share_a_loop_from_beginning_to_en
     await session.close()
 
     assert desk.logged == [("info", "finalize", {"same": True})]
+
+
+async def test_no_loop_is_left_in_a_thread_for_other_bodies(desk: Desk) -> None:
+    @node
+    class Mixed:
+        async def initialize(self) -> None:
+            self.thread = threading.get_ident()
+
+        def process(self) -> None: ...
+
+    @node
+    def looks_for_a_loop() -> bool:
+        try:
+            return bool(asyncio.get_event_loop())
+        except RuntimeError:
+            return False
+
+    dispatch = LocalDispatch(threads=1)
+    session = await dispatch.open(task_for(Mixed, desk))
+    assert await dispatch.execute(task_for(looks_for_a_loop, desk)) is False
+    await session.close()
+    await dispatch.close()
 
 
 async def test_blocking_parts_of_an_async_class_stay_off_the_loop(dispatch: LocalDispatch, desk: Desk) -> None:

@@ -51,7 +51,6 @@ class LoopSession:
         try:
             await self._life.begin(arguments)
         except BaseException:
-            self._is_closed = True
             self._place.end()
             raise
 
