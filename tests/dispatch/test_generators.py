@@ -27,12 +27,14 @@ from tests.dispatch.desk import Desk, Tray, decoded, task_for, until
 yielded: list[int] = []
 """How far the generator of a test has come."""
 gate = threading.Event()
+at_gate = threading.Event()
 
 
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
     yielded.clear()
     gate.clear()
+    at_gate.clear()
     yield
     gate.set()
 
@@ -235,6 +237,7 @@ async def test_a_generator_in_a_thread_is_at_most_so_many_items_ahead(dispatch: 
 def counts_at_the_gate(upto: int) -> Iterator[int]:
     for number in range(upto):
         if number == 1:
+            at_gate.set()
             gate.wait()
         yielded.append(number)
         yield number
@@ -244,6 +247,8 @@ async def test_a_generator_in_a_thread_is_held_at_its_next_item(dispatch: LocalD
     tray = Tray(room=1)
     async with asyncio.TaskGroup() as group:
         group.create_task(dispatch.execute(task_for(counts_at_the_gate, desk, outlet=tray, upto=10)))
+        await asyncio.sleep(0)
+        at_gate.wait()  # the loop does not look before the generator has been resumed
         await tray.until(lambda: tray.values == [0])
         gate.set()
         await until(lambda: tray.waits == 1)
@@ -359,18 +364,23 @@ async def test_nothing_is_offered_after_items_were_refused(dispatch: LocalDispat
                 raise ValueError("not these items")
             return True
 
-    outcome: list[Any] = []
+    outcome: list[str] = []
 
     async def execute() -> None:
         task = task_for(counts_at_the_gate, desk, outlet=RefusesOnce(), upto=10)
-        outcome.extend(await asyncio.gather(dispatch.execute(task), return_exceptions=True))
+        try:
+            await dispatch.execute(task)
+        except ValueError as error:
+            outcome.append(str(error))
 
     async with asyncio.TaskGroup() as group:
         group.create_task(execute())
+        await asyncio.sleep(0)
+        at_gate.wait()  # the loop does not look before the generator has been resumed
         await is_refused.wait()
         gate.set()
 
-    assert str(outcome[0]) == "not these items"
+    assert outcome == ["not these items"]
     assert offers == [1]
     assert yielded == [0, 1]
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from perdure.dispatch.base import Session
+from perdure.dispatch.base import Session, Task
 from perdure.dispatch.context import Context, SyncContext
 from perdure.dispatch.failure import failure_of
 from perdure.dispatch.local import LocalDispatch
@@ -311,13 +311,21 @@ async def test_nothing_that_a_part_raises_ends_more_than_the_session(
     for bad in (Bad, BadAsync):
         with pytest.raises(BodyRaised, match=error.__name__):
             await dispatch.open(task_for(bad, desk, properties={"part": "initialize"}))
-        async with asyncio.TaskGroup() as group:  # another task than the one that closes it
-            opening = group.create_task(dispatch.open(task_for(bad, desk)))
-        session = opening.result()
+        session, other = [await _opened_by_another(dispatch, task_for(bad, desk)) for _ in range(2)]
         with pytest.raises(BodyRaised, match=error.__name__):
             await session.call(task_for(bad, desk, item=1))
         with pytest.raises(BodyRaised, match=error.__name__):
             await session.close()
+        first = ValueError("the first")
+        await other.close(first)
+        assert error.__name__ in first.__notes__[0]
+
+
+async def _opened_by_another(dispatch: LocalDispatch, task: Task) -> Session:
+    """Return a session that was opened in another task than the one that closes it."""
+    async with asyncio.TaskGroup() as group:
+        opening = group.create_task(dispatch.open(task))
+    return opening.result()
 
 
 @node
