@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from perdure.errors import PerdureError
 from perdure.graph.assets import Asset, Audio, Document, Image, Video
 from perdure.graph.declare import Backoff, NodeType, Outputs, Stream, Workflow, node, workflow
-from perdure.graph.trace import after, collect, first, stage, text, unless, when
+from perdure.graph.itemfailure import ItemFailure
+from perdure.graph.trace import after, collect, failures, first, stage, text, unless, when
 
 if TYPE_CHECKING:
     from perdure.dispatch.assets import AssetFile
@@ -33,6 +34,7 @@ __all__ = [
     "Engine",
     "EngineSettings",
     "Image",
+    "ItemFailure",
     "NodeType",
     "Outputs",
     "PerdureError",
@@ -43,6 +45,7 @@ __all__ = [
     "Workflow",
     "after",
     "collect",
+    "failures",
     "first",
     "node",
     "register_codec",

@@ -18,6 +18,7 @@ PerdureError
 │   ├── RunIdTaken
 │   ├── CommandIdTaken        the run was told something else under this id
 │   ├── WrongInputs
+│   ├── InputClosed           an input takes no more items
 │   ├── RunFailed
 │   ├── RunCancelled
 │   ├── RunResting            it waits for something from outside
@@ -40,7 +41,10 @@ PerdureError
 │   ├── BodyCrashed           the process in which it ran has died
 │   ├── BodyNotFound          another process cannot import it
 │   ├── BodyRaised            it raised in another process, or something that is no Exception
+│   ├── CheckpointNotHere     it is called for one item, and cannot save a state of its node
+│   ├── ReplayDiffers         it gave something else than before, where that must not be
 │   ├── StreamsNotSupported   it yields, but is not declared to
+│   ├── StreamsUneven         streams that go together are not equally long
 │   ├── TruthUnclear          what it returned decides about other nodes, and is neither true nor false
 │   └── ValueTooLarge         a value does not fit between two processes
 ├── EngineStopped             the engine that was asked is shutting down, or is not open
@@ -289,6 +293,20 @@ class WrongInputs(PerdureError):
         self.problems = tuple(problems)
 
 
+class InputClosed(RunError):
+    """An item was sent to an input that takes no more."""
+
+    code = "input_closed"
+
+    def __init__(self, run_id: str, name: str) -> None:
+        super().__init__(
+            run_id,
+            f"Input {name!r} of run {run_id!r} is closed: it was given all its items, or somebody has closed it, or the run has "
+            "ended. Start another run to process more.",
+        )
+        self.name = name
+
+
 class RunFailed(RunError):
     """The run ended in failure."""
 
@@ -474,6 +492,53 @@ class BodyRaised(BodyError):
         self.message = message
         self.traceback = traceback
         self.error_class = error_class
+
+
+class CheckpointNotHere(BodyError):
+    """A body that is called once per item asked for a checkpoint."""
+
+    code = "checkpoint_not_here"
+    error_class: ClassVar[str] = "configuration"
+
+    def __init__(self, node_id: str) -> None:
+        super().__init__(
+            f"Node {node_id!r} is called once per item, and what it gives for each is recorded by itself: there is no state "
+            "of the node to save. Use ctx.step inside an item, or let the node read the whole stream."
+        )
+        self.node_id = node_id
+
+
+class ReplayDiffers(BodyError):
+    """A generator that was run again has given something else than is recorded, where that must not be."""
+
+    code = "replay_differs"
+    error_class: ClassVar[str] = "bug"
+
+    def __init__(self, node_id: str, position: int, reason: str) -> None:
+        super().__init__(
+            f"Node {node_id!r} was run again and gave something else at item {position} than before, but {reason}. "
+            "Declare it with replay='hold', so that nobody sees its items before it has ended; or save its state with "
+            "ctx.checkpoint after each item, and go on from ctx.restored."
+        )
+        self.node_id = node_id
+        self.position = position
+
+
+class StreamsUneven(BodyError):
+    """Streams that are mapped together have ended at different items."""
+
+    code = "streams_uneven"
+    error_class: ClassVar[str] = "input"
+
+    def __init__(self, node_id: str, ended: str, left: str, count: int) -> None:
+        super().__init__(
+            f"Node {node_id!r} takes one item of each stream, but {ended!r} has ended after {count} items and {left!r} goes on. "
+            "Make them equally long, leave the rest out with leftovers='drop', or use join='latest'."
+        )
+        self.node_id = node_id
+        self.ended = ended
+        self.left = left
+        self.count = count
 
 
 class StreamsNotSupported(BodyError):

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import signal
+import time
 from pathlib import Path
+
+import apsw
+import pytest
+from PIL import Image
 
 from tests.cli.conftest import Cli
 
@@ -22,3 +29,83 @@ def test_hello(cli: Cli):
 
     assert done.returncode == 0
     assert done.stdout.splitlines()[-2:] == ["Hello, Ada!", "==========="]
+
+
+@pytest.mark.slow
+def test_summaries_are_made_once_each_though_the_program_is_killed(cli: Cli):
+    recorded = killed_amid_items(cli, "summaries.py", "summarize", 10)
+
+    done = cli("resume", "r1")
+
+    assert done.stdout.splitlines()[-1].startswith("60 of 60 documents")
+    text = (cli.folder / "summaries.md").read_text()
+    assert text.count("\n## ") == 60
+    assert calls_since(cli, "summarize") == 60 - recorded
+    assert cli("verify").returncode == 0
+
+
+@pytest.mark.slow
+def test_a_contact_sheet_is_whole_though_the_program_is_killed(cli: Cli):
+    recorded = killed_amid_items(cli, "contact_sheet.py", "draw", 4, "--input", "count=12")
+
+    done = cli("resume", "r1")
+
+    assert done.stdout.splitlines()[-1] == "pictures/sheet.png"
+    with Image.open(cli.folder / "pictures" / "sheet.png") as sheet:
+        assert sheet.size == (6 * 212, 2 * 172)
+        colours = [sheet.getpixel((column * 212 + 12, row * 172 + 12)) for row in range(2) for column in range(6)]
+    assert (245, 245, 240) not in colours  # no place is empty
+    assert len(list(cli.folder.glob("pictures/framed/*.png"))) == 12
+    assert calls_since(cli, "draw") == 12 - recorded
+    assert cli("verify").returncode == 0
+
+
+@pytest.mark.slow
+def test_a_table_adds_up_to_the_same_though_the_program_is_killed(cli: Cli):
+    killed_amid_items(cli, "sales.py", "clean", 3, "--input", "rows=20000")
+    undisturbed = cli.json("run", "sales.py", "--input", "rows=20000")
+
+    done = cli.json("resume", "r1")
+
+    assert done["outputs"] == undisturbed["outputs"]
+    rejects = (cli.folder / "rejects.txt").read_text().splitlines()
+    table = (cli.folder / "sales.csv").read_text().splitlines()
+    assert len(rejects) == sum(line.endswith("?") for line in table) > 0
+    for reject in rejects:
+        number, _, row = reject.removeprefix("line ").partition(": ")
+        assert table[int(number) - 1] == row
+    assert cli("verify").returncode == 0
+
+
+def killed_amid_items(cli: Cli, example: str, node_id: str, count: int, *arguments: str) -> int:
+    """Run an example as `r1`, kill it when a node has recorded so many items, and return how many it has then."""
+    shutil.copy(EXAMPLES / example, cli.folder)
+    process = cli.start("run", example, "--run-id", "r1", *arguments)
+    give_up = time.monotonic() + 60
+    while items_of(cli, node_id) < count:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    return items_of(cli, node_id)
+
+
+def items_of(cli: Cli, node_id: str) -> int:
+    """Return how many items of a node of run `r1` are recorded."""
+    if not (cli.folder / "perdure.db").exists():
+        return 0
+    query = "SELECT stream FROM run_node_state WHERE run_id = 'r1' AND node_id = ?"
+    try:
+        database = apsw.Connection(str(cli.folder / "perdure.db"), flags=apsw.SQLITE_OPEN_READONLY)
+        rows = list(database.execute(query, (node_id,)))
+    except apsw.Error:  # the tables are being made
+        return 0
+    return json.loads(str(rows[0][0])).get("entries", 0) if rows and rows[0][0] else 0
+
+
+def calls_since(cli: Cli, node_id: str) -> int:
+    """Return how many items of a node of run `r1` were recorded in its second attempt."""
+    entries = cli.json("events", "r1")
+    batches = [entry for entry in entries if entry["type"] == "OutboxEnqueued" and entry["node_id"] == node_id]
+    return sum(count for batch in batches if batch["attempt"] == 2 for _, count in batch["ranges"])

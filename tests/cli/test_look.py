@@ -93,7 +93,8 @@ def test_show_lists_every_node_in_topological_order(ended: Cli):
 
     assert [node["id"] for node in nodes] == ["one", "bad", "never"]
     assert all(
-        list(node) == ["id", "type", "stage", "status", "attempt", "started_at", "ended_at", "error"] for node in nodes
+        list(node) == ["id", "type", "stage", "status", "attempt", "started_at", "ended_at", "error", "stream"]
+        for node in nodes
     )
     assert [node["stage"] for node in nodes] == ["early", "late", "late"]
     assert [node["status"] for node in nodes] == ["completed", "failed", "idle"]

@@ -21,10 +21,11 @@ from perdure.testing.graphs import Reference, large_reference, reference_graphs
 from perdure.testing.loop import run_virtual
 from perdure.testing.process import Process
 from perdure.testing.proxy import StoreProxy
+from perdure.testing.streams import stream_references
 from perdure.testing.world import Story, World, drive
 from tests.crash.backends import opened_world
 
-REFERENCES = {reference.name: reference for reference in reference_graphs()}
+REFERENCES = {reference.name: reference for reference in (*reference_graphs(), *stream_references())}
 LARGE = large_reference()
 KINDS = tuple(CrashKind)
 

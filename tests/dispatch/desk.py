@@ -161,6 +161,7 @@ class Pipe:
 
     def __init__(self, *batches: Sequence[Any], is_open: bool = False, error: Exception | None = None) -> None:
         self.taken = 0
+        self.used = 0
         self._batches = [[encoded(value) for value in batch] for batch in batches]
         self._is_open = is_open
         self._error = error

@@ -19,7 +19,7 @@ from perdure.dispatch.failure import (
     raised,
 )
 from perdure.dispatch.secret import Secret
-from perdure.errors import BodyRaised, ValueNotStorable
+from perdure.errors import BodyRaised, TruthUnclear, ValueNotStorable
 from tests.dispatch.desk import CODECS
 
 
@@ -118,3 +118,25 @@ def test_a_secret_refuses_every_way_out() -> None:
     for way_out in (json.dumps, msgspec.json.encode, pickle.dumps):
         with pytest.raises(TypeError):
             way_out(secret)
+
+
+def test_an_error_of_perdure_alone_has_no_traceback() -> None:
+    with pytest.raises(ValueNotStorable) as caught:
+        CODECS.encode(object(), where="here")
+    caught.value.__traceback__ = caught.tb.tb_next  # without this function
+
+    assert failure_of(caught.value).traceback == ""
+
+
+def test_an_error_of_perdure_that_has_another_cause_or_a_note_keeps_its_traceback() -> None:
+    caused, noted, circular = (TruthUnclear("a", "Mood", ValueError()) for _ in range(3))
+    try:
+        raise KeyError("inner")
+    except KeyError as error:
+        caused.__cause__ = error
+    noted.add_note("finalize() then raised")
+    circular.__cause__ = circular
+
+    assert "KeyError: 'inner'" in failure_of(caused).traceback
+    assert "finalize() then raised" in failure_of(noted).traceback
+    assert failure_of(circular).traceback == ""

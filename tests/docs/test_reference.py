@@ -26,7 +26,7 @@ from perdure.journal.events import ErrorClass
 from tests.docs.pages import PAGES, ROOT
 
 COMMANDS = [name for section in SECTIONS.values() for name in section]
-NOT_FOR_USERS = frozenset(("adopt", "commanded", "conclude", "driver_of", "news", "not_readable"))
+NOT_FOR_USERS = frozenset(("adopt", "commanded", "conclude", "driver_of", "news", "not_readable", "stream_inputs"))
 """Methods of an engine that its parts use among themselves."""
 
 
@@ -116,7 +116,8 @@ def test_every_option_of_a_node_is_explained():
 @pytest.mark.parametrize("cls", [Context, SyncContext])
 def test_every_member_of_the_context_is_explained(cls: type):
     explained = " ".join(rows(section(page("nodes"), "The context")))
-    members = public_methods(cls) | {"run_id", "node_id", "attempt", "idempotency_key", "log", "restored", "cancelled"}
+    facts = {"run_id", "node_id", "attempt", "item", "idempotency_key", "log", "restored", "cancelled"}
+    members = public_methods(cls) | facts
 
     assert [name for name in sorted(members) if f"ctx.{name}" not in explained] == []
 

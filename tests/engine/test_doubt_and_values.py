@@ -8,8 +8,7 @@ from decimal import Decimal
 import msgspec
 import pytest
 
-from perdure import Engine, collect, node, text, when, workflow
-from perdure.errors import StreamsNotSupported
+from perdure import Engine, node, text, when, workflow
 from perdure.graph.plan import compile_plan
 from perdure.ids import ROOT_BRANCH, EngineId, Epoch, NodeId, RunId
 from perdure.journal import events as e
@@ -66,11 +65,6 @@ def points(x: int):
 
 
 @workflow
-def mapped(ns: list[int]) -> list[int]:
-    return collect(double.map(ns))
-
-
-@workflow
 def asked(n: int) -> int:
     with when(large(n)["wanted"]):
         doubled = double(n)
@@ -93,15 +87,6 @@ async def test_models_in_several_outputs_and_of_runs_found_by_id_are_read(sqlite
 
         assert await run.result() == {"first": Point(1, 1), "second": Point(2, 1)}
         assert await (await engine.get(run.run_id)).result() == {"first": Point(1, 1), "second": Point(2, 1)}
-
-
-async def test_a_mapped_node_is_refused_and_nothing_is_stored(sqlite_url: str):
-    async with Engine(sqlite_url) as engine:
-        with pytest.raises(StreamsNotSupported, match="double"):
-            await engine.start(mapped, ns=[1, 2, 3])
-
-        assert await engine.list() == []
-        assert await engine.store.list_versions() == []
 
 
 @pytest.mark.parametrize(("n", "expected"), [(4, 8), (-4, None)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from perdure import collect, node, workflow
 from tests.typing.good import (
     approve,
+    deal,
     digest,
     fetch,
     halve,
@@ -43,9 +44,12 @@ def wrong(url: str) -> int:
     summarize.map(fetch(url))  # error
     repeat.map(["a"], ["b"])  # error
     repeat.map(["a"], [1], join="glue")  # error
+    repeat.map(["a"], [1], join="zip", leftovers="eat")  # error
     collect(fetch(url))  # error
     collect([1])  # error
     smallest([1])  # error
+    total(deal([1]).left)  # error
+    total(halve.map([[1]])["left"])  # error
     smallest(paragraphs(fetch(url)))  # error
     total(halve([1]).left, nope=3)  # error
     print(fetch(url).titel)  # error

@@ -7,7 +7,21 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, assert_type
 
-from perdure import Backoff, Context, NodeType, Outputs, Stream, collect, first, node, stage, unless, when, workflow
+from perdure import (
+    Backoff,
+    Context,
+    NodeType,
+    Outputs,
+    Stream,
+    collect,
+    failures,
+    first,
+    node,
+    stage,
+    unless,
+    when,
+    workflow,
+)
 from perdure.graph.trace import after, text
 
 
@@ -59,7 +73,7 @@ def repeat(words: str, times: int, *, sep: str = "") -> str:
     return sep.join([words] * times)
 
 
-@node
+@node(on_item_error="collect")
 def halve(values: list[int]) -> Halves:
     return Halves(left=values, right=values)
 
@@ -72,6 +86,16 @@ def route(value: int) -> Outputs:
 @node
 def deal(values: list[int]) -> Iterator[Halves]:
     yield Halves(left=values)
+
+
+@node
+def pages(upto: int) -> Iterator[dict[str, str]]:
+    yield {"title": str(upto)}
+
+
+@node
+def joined(left: list[int], right: list[int]) -> list[int]:
+    return left + right
 
 
 @node
@@ -123,6 +147,14 @@ class Splitter:
 splitter = node(concurrency=2)(Splitter)
 
 
+class Dealer:
+    async def process(self, words: str) -> AsyncIterator[Halves]:
+        yield Halves(right=[len(words)])
+
+
+dealer = node(Dealer)
+
+
 @workflow
 def digest(url: str) -> str:
     parts = collect(summarize.map(paragraphs(fetch(url))))
@@ -142,7 +174,7 @@ def everything(url: str, upto: int = 3) -> dict[str, Any]:
     return {
         "title": publish(page.paragraphs, title=page.title),
         "least": least,
-        "joined": collect(repeat.map(paragraphs(page), stream, join="zip", sep=", ")),
+        "joined": collect(repeat.map(paragraphs(page), stream, join="zip", leftovers="drop", sep=", ")),
         "three": collect(repeat.map(["a", "b"], times=3)),
         "total": first(total(halves.left), biggest, total.named("other")(halves["right"])),
         "routed": total([route(upto).small, 3]),
@@ -152,6 +184,21 @@ def everything(url: str, upto: int = 3) -> dict[str, Any]:
         "split": collect(splitter(words=page.title)),
         "dealt": collect(deal([1, 2]).left),
         "nothing": nothing(),
+    }
+
+
+@workflow
+def named_streams(upto: int) -> dict[str, Any]:
+    dealt = deal([upto])
+    mapped = halve.map(dealt.left)
+    return {
+        "left": collect(total.map(dealt.left)),
+        "both": collect(joined.map(mapped.left, mapped["right"])),
+        "nested": collect(deal.map(mapped.left).right),
+        "routed": collect(route.map(numbers(upto)).small),
+        "class": collect(dealer.map(paragraphs(fetch("a"))).right),
+        "parts": collect(pages(upto)["title"]),
+        "failed": collect(failures(mapped)),
     }
 
 
@@ -168,3 +215,9 @@ def check_types() -> None:
     assert_type(digest.options(run_id="a", store="sqlite:///a.db").run("a"), str)
     assert_type(summarizer("a"), str)
     assert_type(splitter("a"), Stream[str])
+    assert_type(deal([1]), Stream[Halves])
+    assert_type(deal([1]).left, Stream[Any])
+    assert_type(halve.map([[1]]).left, Stream[Any])
+    assert_type(deal.map([[1]]), Stream[Halves])
+    assert_type(dealer("a").left, Stream[Any])
+    assert_type(pages(3)["title"], Stream[Any])

@@ -52,3 +52,4 @@ def test_the_good_file_is_also_right_when_it_runs():
 
     assert [made.id for made in good.digest.graph.nodes] == ["fetch", "paragraphs", "summarize", "approve", "publish"]
     assert len(good.everything.graph.nodes) == 21
+    assert len(good.named_streams.graph.nodes) == 11

@@ -38,6 +38,7 @@ SECTIONS = {
         "resume": Entry("run", "Go on with a run that was interrupted or waits."),
         "cancel": Entry("act", "Stop a run for good."),
         "resolve": Entry("act", "Say what became of a node in doubt."),
+        "send": Entry("send", "Give items to an input of a run that is a stream."),
     },
     "Look": {
         "list": Entry("look", "List runs, newest first."),

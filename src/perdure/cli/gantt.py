@@ -11,12 +11,14 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from perdure.cli.flowing import rate_text
 from perdure.cli.marks import NODE_MARKS, Meaning, painted, words_of
 from perdure.cli.terminal import Paper, Pen
 from perdure.cli.timeline import Outcome, Period, Span, Timeline
-from perdure.cli.words import cells, counted, duration, padded, plain, time_of_day
+from perdure.cli.words import cells, counted, duration, fitted, padded, plain, time_of_day
 from perdure.graph.model import Node
 from perdure.ids import NodeId
+from perdure.journal.headway import Headway
 from perdure.journal.states import NodeState, NodeStatus
 
 MOST_ROWS = 40
@@ -28,6 +30,7 @@ MOST_BREAKS = 5
 
 _NAME_WIDTH = 26
 _NOTE_WIDTH = 24
+_LEAST_AXIS = 20
 _BREAK = 3
 _LEVELS = "▁▂▃▄▅▆▇█"
 _BARS: dict[Outcome, tuple[str, Meaning]] = {
@@ -40,21 +43,35 @@ _BARS: dict[Outcome, tuple[str, Meaning]] = {
 }
 _TROUBLED: tuple[Outcome, ...] = ("failed", "lost")
 
+_NO_STREAMS: Mapping[NodeId, Headway] = {}
+
 Cell = tuple[str, Meaning | None]
 _EMPTY: Cell = (" ", None)
 
 
-def draw(nodes: Sequence[Node], states: Mapping[NodeId, NodeState], timeline: Timeline, paper: Paper) -> Iterator[str]:
+def draw(
+    nodes: Sequence[Node],
+    states: Mapping[NodeId, NodeState],
+    timeline: Timeline,
+    paper: Paper,
+    streams: Mapping[NodeId, Headway] = _NO_STREAMS,
+) -> Iterator[str]:
     """Yield the picture, line by line. `nodes` are in the order in which they are to be shown."""
     if not timeline.spans:
         return
+    notes = {
+        node.id: _note(states.get(node.id), timeline.spans.get(node.id, ()), streams.get(node.id)) for node in nodes
+    }
     is_grouped = len(nodes) > MOST_ROWS
     names = {_group_of(node) for node in nodes} if is_grouped else {node.id for node in nodes}
     if is_grouped:
         names |= {node.id for node in _remarkable(nodes, states, timeline)[:MOST_REMARKABLE]}
     name_width = min(max(cells(plain(name)) for name in names), _NAME_WIDTH, paper.width // 4)
-    axis = Axis(timeline.periods, paper.width - name_width - _NOTE_WIDTH - 5)
-    sheet = _Sheet(paper.pen, axis, name_width)
+    room = paper.width - name_width - 5
+    longest = max((len(notes[node.id]) for node in nodes if node.id in names), default=0)
+    note_width = min(max(_NOTE_WIDTH, longest), room - _LEAST_AXIS)
+    axis = Axis(timeline.periods, room - note_width)
+    sheet = _Sheet(paper.pen, axis, name_width, {name: fitted(note, note_width) for name, note in notes.items()})
     yield from (_groups if is_grouped else _nodes)(nodes, states, timeline, sheet)
     yield sheet.scale()
     yield from _breaks(timeline.periods, paper.pen)
@@ -109,9 +126,10 @@ class Axis:
 class _Sheet:
     """Puts names, bars and notes into lines of one width."""
 
-    def __init__(self, pen: Pen, axis: Axis, name_width: int) -> None:
+    def __init__(self, pen: Pen, axis: Axis, name_width: int, notes: Mapping[NodeId, str]) -> None:
         self.pen = pen
         self.axis = axis
+        self.notes = notes
         self._name_width = name_width
 
     def line(self, mark: tuple[str, Meaning], name: str, bar: Sequence[Cell], note: str) -> str:
@@ -164,19 +182,31 @@ def _node_line(node: Node, state: NodeState | None, spans: Sequence[Span], sheet
     # Trouble is drawn last: a failed attempt of a millisecond must not vanish under the one that followed.
     drawn = sorted(spans, key=lambda span: span.outcome in _TROUBLED)
     bar = sheet.bar((column, _BARS[span.outcome]) for span in drawn for column in sheet.axis.cells(span))
-    return sheet.line(NODE_MARKS[status], node.id, bar, _note(status, spans))
+    return sheet.line(NODE_MARKS[status], node.id, bar, sheet.notes[node.id])
 
 
-def _note(status: NodeStatus, spans: Sequence[Span]) -> str:
+def _note(state: NodeState | None, spans: Sequence[Span], stream: Headway | None) -> str:
     if not spans:
-        return words_of(status)
+        return words_of(state.status if state is not None else NodeStatus.IDLE)
     last = spans[-1]
     parts = [duration(last.end - last.start)]
     for outcome in _TROUBLED:
         number = sum(span.outcome == outcome for span in spans)
         if number:
             parts.append(f"{number} {outcome}")
-    return " · ".join(parts)
+    return " · ".join((*parts, *(_items(stream) if stream is not None else ())))
+
+
+def _items(stream: Headway) -> Iterator[str]:
+    """Yield what a node has done item by item."""
+    is_known = stream.total is not None and stream.total != stream.done
+    yield f"{stream.done:,} of {stream.total:,}" if is_known else counted(stream.done, "item")
+    if stream.items_per_second is not None:
+        yield rate_text(stream.items_per_second)
+    if stream.failed:
+        yield f"✗ {stream.failed:,}"
+    if stream.retrying:
+        yield f"↻ {stream.retrying:,}"
 
 
 def _groups(

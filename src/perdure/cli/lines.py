@@ -11,6 +11,9 @@ from perdure.journal import events as e
 RUN = "run"
 """What the lines about the run itself begin with."""
 
+MOST_NAMES = 5
+"""How many nodes are named in a line."""
+
 _QUIET = (
     *(
         e.RunCreated,
@@ -22,7 +25,7 @@ _QUIET = (
         e.NodeCheckpointed,
         e.StepCompleted,
     ),
-    *(e.OutboxEnqueued, e.OutboxSent, e.TriggerCursorAdvanced, e.AttemptResultDiscarded),
+    *(e.OutboxEnqueued, e.OutboxClosed, e.TriggerCursorAdvanced, e.AttemptResultDiscarded, e.BranchActivated),
 )
 """What a person who watches a run does not need to be told, unless `is_news` makes an exception."""
 
@@ -79,6 +82,13 @@ def _what(event: e.AnyEvent, at: int) -> str:
             return f"lost attempt {event.attempt}{_because(event.reason)}"
         case e.AttemptResultDiscarded():
             return f"brought a late result of attempt {event.attempt}, which does not count"
+        case e.OutboxEnqueued():
+            return f"recorded {counted(items_in(event), 'item')}"
+        case e.OutboxClosed():
+            return f"ended its stream after {counted(event.entries, 'item')}"
+        case e.ItemFailed():
+            what = "failed" if event.final else f"failed at attempt {event.item_attempt}, to be tried again"
+            return f"item {event.position} {what}: {error_line(event.error)}"
         case e.StepCompleted():
             return f"completed step {plain(event.name)}" + (f" #{event.occurrence + 1}" if event.occurrence else "")
         case e.NodeEvent():
@@ -105,8 +115,25 @@ def _what_of_run(event: e.Event) -> str:
             return f"quarantined{_because(event.reason)}"
         case e.StageStarted() | e.StageCompleted():
             return _past(event, "Stage")
+        case e.BranchCreated():
+            return f"branched{_because(event.reason)}{_begin_again(event)}"
+        case e.BranchActivated():
+            return f"goes on on branch {event.branch_id}"
         case _:
             return _past(event, "Run") + _because(str(getattr(event, "reason", "")))
+
+
+def items_in(event: e.OutboxEnqueued) -> int:
+    """Return how many items a batch holds."""
+    return sum(count for _, count in event.ranges)
+
+
+def _begin_again(event: e.BranchCreated) -> str:
+    if not event.dropped:
+        return ""
+    named = ", ".join(map(plain, event.dropped[:MOST_NAMES]))
+    more = f" and {counted(len(event.dropped) - MOST_NAMES, 'more node')}" if len(event.dropped) > MOST_NAMES else ""
+    return f"; {named}{more} {'begins' if len(event.dropped) == 1 else 'begin'} again"
 
 
 def _past(event: e.Event, prefix: str) -> str:

@@ -8,24 +8,29 @@ from __future__ import annotations
 import itertools
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from perdure.cli.flowing import Columns, columns_of
 from perdure.cli.marks import NODE_MARKS, RUN_MARKS, Meaning, words_of
 from perdure.cli.plainly import stopping_text
-from perdure.cli.watch import Shown, Watch
+from perdure.cli.watch import Flowing, Shown, Watch
 from perdure.cli.words import counted, duration, error_line, fitted, padded, plain
 from perdure.clock import Clock, SystemClock
 from perdure.graph.model import Node
+from perdure.ids import NodeId
 from perdure.journal.events import Recorded
 from perdure.journal.states import ENDED, NodeState, NodeStatus
 
 REDRAW_SECONDS = 0.25
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _BAR_WIDTH = 20
+_STREAM_BAR_WIDTH = 12
+_WIDE = 100
+"""Where there are so many columns, there is room for a bar beside the numbers."""
 _NAME_WIDTH = 32
 _INDENT = 4
 _FRAME_LINES = 6
@@ -84,6 +89,7 @@ class Picture:
 
     def _rows(self, watch: Watch, *, folded: bool) -> Iterator[Text]:
         names = min(max((len(node.id) for node in watch.nodes), default=0), _NAME_WIDTH)
+        table = _Table(watch.flowing(now=self._clock.now_micros()), is_wide=self._console.width >= _WIDE)
         stages: dict[str | None, list[Node]] = {}
         for node in watch.nodes:
             stages.setdefault(node.stage, []).append(node)
@@ -96,19 +102,20 @@ class Picture:
                 yield self._fitted(Text(indent).append(rest, "dim"))
             for state in states:
                 if not folded or _is_moving(state):
-                    yield self._row(state, watch.shown.get(state.node_id), names, indent)
+                    yield self._row(state, watch.shown.get(state.node_id), names, indent, table)
 
-    def _row(self, state: NodeState, shown: Shown | None, names: int, indent: str) -> Text:
+    def _row(self, state: NodeState, shown: Shown | None, names: int, indent: str, table: _Table) -> Text:
         mark, meaning = NODE_MARKS[state.status]
         if state.status is NodeStatus.RUNNING:
             mark = _SPINNER[self._turn % len(_SPINNER)]
         row = Text(indent).append(f"{mark} ", _STYLES[meaning])
         row.append(padded(plain(state.node_id), names + _INDENT - len(indent)), "dim" if meaning == "faint" else "")
         row.append(f" {self._time(state):>9}", "dim")
+        has_columns = table.append(row, state.node_id)
         if state.attempt > 1:
             row.append(f"  attempt {state.attempt}", "yellow")
         if shown is not None and state.status is NodeStatus.RUNNING:
-            _append_shown(row, shown)
+            _append_shown(row, Shown(text=shown.text) if has_columns else shown)
         elif state.status not in ENDED and state.error is not None:
             row.append(f"  {error_line(state.error)}", "yellow")
         elif state.status is NodeStatus.FAILED and state.error is not None:
@@ -142,6 +149,55 @@ class Picture:
         return line
 
 
+class _Table:
+    """The columns of the nodes that have to do with streams, each as wide as the widest of them."""
+
+    def __init__(self, flowing: Mapping[NodeId, Flowing], *, is_wide: bool) -> None:
+        self._flowing = flowing
+        self._rows = {name: columns_of(node) for name, node in flowing.items()}
+        self._has_bars = is_wide and any(_share(node) is not None for node in flowing.values())
+        rows = self._rows.values()
+        self._done = max((len(row.done) for row in rows), default=0)
+        self._total = max((len(row.total) for row in rows), default=0)
+        self._rate = max((len(row.rate) for row in rows), default=0)
+        self._activity = max((len(row.activity) for row in rows), default=0)
+        self._waiting = max((len(row.waiting) for row in rows), default=0)
+
+    def append(self, line: Text, node_id: NodeId) -> bool:
+        """Append the columns of a node. False if it has none."""
+        columns = self._rows.get(node_id)
+        if columns is None or columns == Columns():
+            return False
+        line.append(f"  {columns.done:>{self._done}}").append(f"{columns.total:<{self._total}}", "dim")
+        if self._has_bars:
+            self._append_bar(line, _share(self._flowing[node_id]))
+        line.append(_column(f"{columns.rate:>{self._rate}}"))
+        line.append(_column(f"{columns.activity:<{self._activity}}"), "dim")
+        line.append(_column(f"{columns.waiting:<{self._waiting}}"), "dim")
+        line.append(_column(columns.failed), "red").append(_column(columns.retrying), "yellow")
+        line.rstrip()
+        return True
+
+    @staticmethod
+    def _append_bar(line: Text, share: float | None) -> None:
+        if share is None:
+            line.append(" " * (_STREAM_BAR_WIDTH + 2))
+        else:
+            _append_bar(line, share, _STREAM_BAR_WIDTH)
+
+
+def _column(text: str) -> str:
+    """Return a column with the space before it; nothing if no row has it."""
+    return f"  {text}" if text else ""
+
+
+def _share(flowing: Flowing) -> float | None:
+    """Return how much of a node's work is done, while that is known and something is left."""
+    if flowing.headway is None or not flowing.total or flowing.headway.done >= flowing.total:
+        return None
+    return flowing.headway.done / flowing.total
+
+
 def _is_moving(state: NodeState) -> bool:
     """Whether the node gets a line of its own when there are many."""
     return state.status not in (NodeStatus.IDLE, NodeStatus.COMPLETED, NodeStatus.SKIPPED, NodeStatus.CANCELLED)
@@ -156,10 +212,14 @@ def _counted(states: Iterator[NodeState]) -> str:
 def _append_shown(row: Text, shown: Shown) -> None:
     if shown.done is not None and shown.total:
         share = min(max(shown.done / shown.total, 0.0), 1.0)
-        filled = int(share * _BAR_WIDTH)
-        row.append("  " + "━" * filled, "cyan").append("━" * (_BAR_WIDTH - filled), "dim")
+        _append_bar(row, share, _BAR_WIDTH)
         row.append(f" {share:>4.0%}")
     elif shown.done is not None:
         row.append(f"  {shown.done:g}")
     if shown.text:
         row.append(f"  {fitted(plain(shown.text), 200)}", "dim")
+
+
+def _append_bar(row: Text, share: float, width: int) -> None:
+    filled = int(share * width)
+    row.append("  " + "━" * filled, "cyan").append("━" * (width - filled), "dim")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
 import click
 import msgspec
 
-from perdure.cli.lines import line_of
+from perdure.cli.folding import Folding
 from perdure.cli.marks import RUN_MARKS, painted, words_of
 from perdure.cli.options import Place, WholeNumber, awaited, json_option, print_json, print_json_line, store_option
 from perdure.cli.results import next_steps
@@ -46,6 +46,8 @@ STATUSES = (
 LAST_LOGS_SECONDS = 0.5
 """How long after the end of a run its last log lines may still arrive."""
 NEWS_SECONDS = 1.0
+UNFOLD_SECONDS = 5.0
+"""How long what streams bring is held back, to be told in one line, while nothing else happens."""
 LEAST_COLUMNS = 3
 """Id, workflow and status are listed however narrow the terminal is."""
 LEAST_NAME = 6
@@ -85,6 +87,8 @@ async def list_command(status: Sequence[str], workflow: str | None, limit: int, 
 async def events_command(run: str, follow: bool, after: int, store: Place, as_json: bool) -> None:
     """Print the log of a run: everything that happened to it, in order.
 
+    Batches of items that nodes have recorded one after the other are told in one line. With --json, every event is there.
+
     RUN is a run's id, or as much of its beginning as no other run has.
 
     \b
@@ -94,19 +98,16 @@ async def events_command(run: str, follow: bool, after: int, store: Place, as_js
     async with opened(store) as source:
         run_id = await find_run(source, run)
         if follow:
-            waiting = _Waiting(source, run_id, store)
-            async for entry in follow_events(source, run_id, after=after, on_wait=waiting.tell):
-                if as_json:
-                    print_json_line(event_document(entry))
-                else:
-                    _print_event(entry)
+            await _follow_events(source, run_id, after, _Waiting(source, run_id, store), as_json=as_json)
             return
         entries = [entry async for entry in events_of(source, run_id, after=after)]
     if as_json:
         print_json([event_document(entry) for entry in entries])
         return
+    folding = Folding()
     for entry in entries:
-        _print_event(entry)
+        _print_lines(folding.add(entry))
+    _print_lines(folding.flush())
 
 
 @click.command("logs")
@@ -246,8 +247,28 @@ def _coloured_row(run: RunSummary, row: Sequence[str], widths: Sequence[int], sh
     return "  ".join((name, workflow, painted(sheet.pen, status, meaning), *map(sheet.pen.faint, rest))).rstrip()
 
 
-def _print_event(entry: Recorded) -> None:
-    click.echo(f"{entry.seq:>5} {line_of(entry)}")
+async def _follow_events(store: Store, run_id: RunId, after: int, waiting: _Waiting, *, as_json: bool) -> None:
+    folding, clock = Folding(), SystemClock()
+    unfolded_at = clock.monotonic()
+
+    async def wait() -> None:
+        nonlocal unfolded_at
+        if clock.monotonic() - unfolded_at >= UNFOLD_SECONDS:
+            unfolded_at = clock.monotonic()
+            _print_lines(folding.flush())
+        await waiting.tell()
+
+    async for entry in follow_events(store, run_id, after=after, on_wait=wait):
+        if as_json:
+            print_json_line(event_document(entry))
+        else:
+            _print_lines(folding.add(entry))
+    _print_lines(folding.flush())
+
+
+def _print_lines(lines: Iterable[str]) -> None:
+    for line in lines:
+        click.echo(line)
 
 
 async def _logs_of(store: Store, run_id: RunId, after: int = 0) -> AsyncIterator[tuple[int, LogLine]]:
@@ -312,5 +333,7 @@ def _print_log(line: LogLine, *, as_json: bool, pen: Pen) -> None:
         return
     level = line.level.upper()
     shown = pen.bad(level) if level == "ERROR" else pen.warning(level) if level == "WARNING" else pen.faint(level)
-    facts = "".join(f" {plain(name)}={plain(str(value))}" for name, value in line.fields.items())
+    # Which item it is about comes first: the line belongs to the call for that item.
+    fields = {"item": line.fields["item"], **line.fields} if "item" in line.fields else line.fields
+    facts = "".join(f" {plain(name)}={plain(str(value))}" for name, value in fields.items())
     click.echo(f"{time_of_day(line.at)} {shown} {plain(line.node_id)}: {plain(line.message)}{pen.faint(facts)}")

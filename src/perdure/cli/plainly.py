@@ -1,15 +1,25 @@
-"""Showing a run where nothing can be drawn: a line per event in a pipe, or nothing at all."""
+"""Showing a run where nothing can be drawn: lines in a pipe, or nothing at all."""
 
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
 
+from perdure.cli.flowing import progress_line, summary
 from perdure.cli.lines import is_news, line_of
 from perdure.cli.watch import Watch
-from perdure.cli.words import counted
+from perdure.cli.words import counted, plain, time_of_day
+from perdure.clock import Clock, SystemClock
+from perdure.ids import NodeId
+from perdure.journal import events as e
 from perdure.journal.events import Recorded
 from perdure.journal.states import NodeStatus
+
+PROGRESS_SECONDS = 5.0
+"""How often a node that works item by item has a line."""
+MOST_FAILURES = 3
+"""How many items of a node are said to have failed in that time; the others are counted."""
 
 
 def say(text: str) -> None:
@@ -19,17 +29,48 @@ def say(text: str) -> None:
 
 
 class Lines:
-    """Prints a line for each event that matters to somebody who watches."""
+    """Prints a line for each event that matters to somebody who watches, and now and then how far streams have come."""
 
     interval_seconds = 5.0
 
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._told_at = self._clock.monotonic()
+        self._told: dict[NodeId, str] = {}
+        self._failures: Counter[NodeId] = Counter()
+
     def heard(self, watch: Watch, entries: Sequence[Recorded]) -> None:
         for entry in entries:
-            if entry.seq > watch.known and is_news(entry.event):
-                say(line_of(entry))
+            if entry.seq > watch.known and is_news(entry.event) and not self._is_one_of_many(entry.event):
+                say(line_of(entry) + self._done(watch, entry.event))
 
     def draw(self, watch: Watch) -> None:
-        pass
+        if self._clock.monotonic() - self._told_at < PROGRESS_SECONDS:
+            return
+        self._told_at = self._clock.monotonic()
+        self._failures.clear()
+        now = self._clock.now_micros()
+        for node_id, flowing in watch.flowing(now=now).items():
+            if watch.projection.status(node_id) is not NodeStatus.RUNNING:
+                continue
+            told = progress_line(flowing)
+            if told != self._told.get(node_id):
+                self._told[node_id] = told
+                say(f"{time_of_day(now)} {plain(node_id)} {told}")
+
+    def _is_one_of_many(self, event: e.AnyEvent) -> bool:
+        """Whether so many items of the node have failed of late that this one is only counted."""
+        if not isinstance(event, e.ItemFailed):
+            return False
+        self._failures[event.node_id] += 1
+        return self._failures[event.node_id] > MOST_FAILURES
+
+    def _done(self, watch: Watch, event: e.AnyEvent) -> str:
+        """Return how many items a node that has completed has done."""
+        if not isinstance(event, e.NodeCompleted):
+            return ""
+        headway = watch.headway(event.node_id, now=self._clock.now_micros())
+        return "" if headway is None else f": {summary(headway)}"
 
     def stopping(self, watch: Watch) -> None:
         say(stopping_text(watch))

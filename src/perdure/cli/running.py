@@ -19,6 +19,7 @@ from perdure.engine.driver import Driver, NotOurs
 from perdure.engine.engine import Engine
 from perdure.engine.hub import Flash
 from perdure.engine.inspect import events_of, load_graph, load_run, nodes_in_order
+from perdure.engine.live import LiveStreams
 from perdure.engine.settings import EngineSettings
 from perdure.errors import EngineStopped
 from perdure.ids import RunId
@@ -26,6 +27,8 @@ from perdure.journal.events import Recorded
 
 TAKE_OVER_SECONDS = 2.0
 """How often to look whether a run that somebody else drives has lost its engine."""
+NEWS_SECONDS = 0.02
+"""What prints lines hears of news no more often: streams bring them by the thousand."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -50,7 +53,7 @@ async def drive(
     """
     run = (await load_run(engine.store, run_id)).run
     graph = await load_graph(engine.store, run)
-    watch = Watch(run_id, () if graph is None else nodes_in_order(graph), known=known)
+    watch = Watch(run_id, () if graph is None else nodes_in_order(graph), known=known, graph=graph)
     with (
         engine.hub.watching(run_id) as changed,
         engine.hub.showing(run_id) as shown,
@@ -81,6 +84,7 @@ class _Attendance:
         self._driver: Driver | None = None
         self._looked = float("-inf")
         self._is_draining = False
+        watch.look = self._look
 
     async def attend(self, rested_at: int) -> int | None:
         while True:
@@ -127,6 +131,9 @@ class _Attendance:
             self._watch.hear(entries)
             self._display.heard(self._watch, entries)
 
+    def _look(self) -> LiveStreams | None:
+        return None if self._driver is None else self._driver.live_streams()
+
     def _drain(self) -> None:
         if self._signals.number is not None and self._driver is not None and not self._is_draining:
             self._is_draining = True
@@ -139,8 +146,9 @@ class _Attendance:
         with suppress(TimeoutError):
             async with asyncio.timeout(min(interval, TAKE_OVER_SECONDS)):
                 await self._changed.wait()
-        if interval < 1 and not self._watch.rests:
-            await self._clock.sleep(max(0.0, interval - (self._clock.monotonic() - began)))
+        if not self._watch.rests:
+            least = interval if interval < 1 else NEWS_SECONDS
+            await self._clock.sleep(max(0.0, least - (self._clock.monotonic() - began)))
 
 
 class _Signals:

@@ -14,25 +14,29 @@ from perdure.cli.results import next_steps, short_values, trouble, verdict
 from perdure.cli.stores import opened
 from perdure.cli.terminal import Paper, paper
 from perdure.cli.timeline import timeline_of
-from perdure.cli.words import counted, day_and_time, exactly, in_full, plain, readable
+from perdure.cli.words import counted, day_and_time, error_line, exactly, fitted, in_full, plain, readable
 from perdure.clock import SystemClock
 from perdure.engine.inspect import (
     events_of,
     find_run,
+    headway_of,
     living_engines,
     load_graph,
     load_run,
     nodes_in_order,
-    report_of,
+    report_run,
     whole_values,
 )
 from perdure.errors import ProgramError
 from perdure.graph.model import DEFAULT_OUTPUT, Graph, Node
 from perdure.ids import RunId
-from perdure.journal.events import Recorded
+from perdure.journal.events import ItemFailed, Recorded
+from perdure.journal.pace import Pace
 from perdure.journal.states import MOVING, NodeState, NodeStatus, RunState
 from perdure.store.base import Store, StoredRun
 
+MOST_ITEMS = 3
+"""How many failed items of a node are named."""
 MOST_ERRORS = 5
 """How many failed nodes are shown with their errors."""
 
@@ -59,8 +63,7 @@ async def show_command(run: str, result: bool, store: Place, as_json: bool) -> i
         if result:
             return await _print_result(source, run_id, as_json=as_json)
         if as_json:
-            stored = await load_run(source, run_id)
-            print_json(report_of(stored, await load_graph(source, stored.run)))
+            print_json(await report_run(source, run_id))
             return Exit.DONE
         for line in await picture(source, run_id, store, paper()):
             click.echo(line)
@@ -91,6 +94,7 @@ async def picture(store: Store, run_id: RunId, place: Place, sheet: Paper) -> li
     return [
         *_header(stored.run, sheet, is_left=stored.run.status in MOVING and not is_driven),
         *spaced(chart(stored, graph, log, sheet, is_driven=is_driven)),
+        *_failed_items(stored, log, sheet),
         *_errors(stored, sheet),
         *spaced(next_steps(stored.run, place, sheet.pen, is_driven=is_driven)),
     ]
@@ -115,8 +119,28 @@ def chart(
     """Yield the nodes of a run over time."""
     states = {state.node_id: state for state in stored.nodes}
     nodes = nodes_in_order(graph) if graph is not None else [Node(id=node_id, type="") for node_id in states]
-    timeline = timeline_of(log, now=SystemClock().now_micros() if is_driven else None)
-    return draw(nodes, states, timeline, sheet)
+    now = SystemClock().now_micros() if is_driven else None
+    streams = headway_of(stored, graph, Pace(log), now=now)
+    return draw(nodes, states, timeline_of(log, now=now), sheet, streams)
+
+
+def _failed_items(stored: StoredRun, log: Sequence[Recorded], sheet: Paper) -> Iterator[str]:
+    """Yield which items were given up, where that did not fail their node: its error names the one that did."""
+    for node in stored.nodes:
+        if node.stream is not None and node.stream.failed and node.status is not NodeStatus.FAILED:
+            yield from spaced(_items_of(node, node.stream.failed, log, sheet))
+
+
+def _items_of(node: NodeState, failed: int, log: Sequence[Recorded], sheet: Paper) -> Iterator[str]:
+    pen = sheet.pen
+    yield f"{pen.warning('✗')} {pen.strong(plain(node.node_id))}: {counted(failed, 'item')} failed and left out"
+    failures = [entry.event for entry in log if isinstance(entry.event, ItemFailed) and entry.event.final]
+    # Those of a stream that was given up with its branch came before.
+    given_up = [event for event in failures if event.node_id == node.node_id][-failed:]
+    for event in sorted(given_up, key=lambda event: event.position)[:MOST_ITEMS]:
+        yield fitted(f"  item {event.position}: {error_line(event.error)}", sheet.width)
+    if failed > MOST_ITEMS:
+        yield pen.faint(f"  and {failed - MOST_ITEMS:,} more")
 
 
 def _errors(stored: StoredRun, sheet: Paper) -> Iterator[str]:

@@ -70,6 +70,9 @@ class _Reader:
                 self._close(event.node_id, at, "cancelled")
             case e.NodeSuspended():
                 self._close(event.node_id, at, "waiting")
+            case e.BranchCreated():
+                for node_id in event.dropped:
+                    self._close(node_id, at, "cancelled")
             case e.AttemptLost():
                 self._close(event.node_id, self._last_sign_of_life(event.node_id), "lost")
             case _:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
 from perdure.engine.hub import Flash
-from perdure.graph.model import Node
+from perdure.engine.live import EdgeFacts, LiveStreams, NodeFacts
+from perdure.graph.model import Graph, Node
 from perdure.ids import NodeId, RunId
 from perdure.journal import events as e
 from perdure.journal.evolve import create_run
+from perdure.journal.headway import Headway, Headways
+from perdure.journal.pace import Pace
 from perdure.journal.projection import Projection
 from perdure.journal.states import MOVING, NodeStatus, RunState
 
@@ -25,12 +28,32 @@ class Shown(msgspec.Struct):
     text: str = ""
 
 
+class Flowing(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that reads or gives a stream: what is recorded of it and, if it is driven here, how it goes at this moment."""
+
+    headway: Headway | None = None
+    """None if it only reads."""
+    facts: NodeFacts | None = None
+    edges: tuple[EdgeFacts, ...] = ()
+    """The streams that it reads."""
+
+    @property
+    def total(self) -> int | None:
+        """How many items there will be in the end, once that is known."""
+        known = None if self.headway is None else self.headway.total
+        return self.facts.total if known is None and self.facts is not None else known
+
+
 class Watch:
     """Follows one run from its first event on."""
 
-    def __init__(self, run_id: RunId, nodes: Sequence[Node], *, known: int) -> None:
+    def __init__(self, run_id: RunId, nodes: Sequence[Node], *, known: int, graph: Graph | None = None) -> None:
         self.run_id = run_id
         self.nodes = nodes
+        self.look: Callable[[], LiveStreams | None] = _nothing
+        """Returns how streams flow at this moment, if the run is driven here."""
+        self._headways = Headways(graph)
+        self._pace = Pace()
         self.known = known
         """The last event that was there before watching began."""
         self.shown: dict[NodeId, Shown] = {}
@@ -62,6 +85,7 @@ class Watch:
             elif isinstance(entry.event, e.RunCreated):
                 born = create_run(self.run_id, entry.event, at=entry.at, branch_id=entry.branch_id, epoch=entry.epoch)
                 self._projection = Projection(born)
+            self._pace.hear(entry.event, at=entry.at)
             # Not at the start of an attempt: what its body shows comes sooner than the news that it was started.
             if isinstance(entry.event, e.NodeCompleted | e.NodeFailed | e.AttemptLost):
                 self.shown.pop(entry.event.node_id, None)
@@ -73,6 +97,24 @@ class Watch:
             shown.done, shown.total = flash.done, flash.total
         else:
             shown.text = _text_of(flash.value)
+
+    def headway(self, node_id: NodeId, *, now: int) -> Headway | None:
+        """Return how far a node has come that gives a stream."""
+        present = None if self.rests else now
+        return self._headways.of(node_id, self.projection.nodes, self.run.inputs, self._pace, now=present)
+
+    def flowing(self, *, now: int) -> dict[NodeId, Flowing]:
+        """Return the nodes that read or give streams, as far as they have begun, in their order."""
+        known = [node.id for node in self.nodes if self.projection.node(node.id).stream is not None]
+        live = self.look() if known else None
+        facts: Mapping[NodeId, NodeFacts] = {} if live is None else live.nodes
+        edges: dict[NodeId, list[EdgeFacts]] = {}
+        for edge in () if live is None else live.edges:
+            edges.setdefault(edge.target, []).append(edge)
+        return {
+            name: Flowing(headway=self.headway(name, now=now), facts=facts.get(name), edges=tuple(edges.get(name, ())))
+            for name in known
+        }
 
     def counts(self) -> Counter[NodeStatus]:
         """Return how many nodes are in each status."""
@@ -102,6 +144,10 @@ class Display(Protocol):
     def close(self) -> None:
         """Nothing more will be shown."""
         ...
+
+
+def _nothing() -> None:
+    return None
 
 
 def _text_of(value: object) -> str:

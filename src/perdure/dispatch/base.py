@@ -17,7 +17,10 @@ from perdure.graph.declare import NodeType
 from perdure.journal.events import Encoded
 from perdure.journal.truth import Look
 
-SlotKind = Literal["loop", "thread", "process"]
+BodyKind = Literal["loop", "thread", "process"]
+"""Where a body runs."""
+SlotKind = Literal["loop", "thread", "process", "free"]
+"""What kind of place a body needs. There are any number of free ones, for those who wait for each other's items."""
 
 MAX_AHEAD: Final = 256
 """How many items a generator in a thread may yield before the loop has taken them."""
@@ -94,6 +97,9 @@ class Outlet(Protocol):
 class Feed(Protocol):
     """What a parameter annotated Stream[T] reads from."""
 
+    used: int
+    """How many items the body has got: whoever hands them to it counts."""
+
     async def take(self) -> Sequence[Encoded] | None:
         """Return the next items, at least one; None at the end. On the engine's loop. Raises if the stream was cut off.
 
@@ -110,6 +116,8 @@ class AttemptInfo(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     idempotency_key: str
     restored: Encoded | None = None
+    item: int | None = None
+    """The position of the item, if the node is called once per item. `attempt` then counts the tries at this item."""
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -213,7 +221,7 @@ class Dispatch(Protocol):
 
 
 @functools.lru_cache(maxsize=1_024)
-def slot_kind(node_type: NodeType[..., Any]) -> SlotKind:
+def slot_kind(node_type: NodeType[..., Any]) -> BodyKind:
     """Return what kind of place the node type's body needs."""
     match node_type.policy.executor:
         case "process":

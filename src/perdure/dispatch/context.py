@@ -69,6 +69,8 @@ class _Attempt(BodyContext):
         self.run_id = info.run_id
         self.node_id = info.node_id
         self.attempt = info.attempt
+        self.item = info.item
+        """The position of the item for which the body is called, from 0; None if it is not called once per item."""
         self.idempotency_key = info.idempotency_key
         """The same for every attempt at this piece of work. Give it to whatever must not happen twice."""
         self.log = Log(place, task.services)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,6 +19,8 @@ TRACEBACK_MAX_CHARS = 65_536
 _PLACES = tuple(str(Path(__file__).with_name(name)) for name in ("places.py", "outlets.py"))
 _DOORS = ("invoke", "conclude", "_part", "call_here")
 """The functions there through which every part of a body is called."""
+_MACHINERY = frozenset(("perdure", "asyncio", "concurrent", "threading"))
+"""The packages whose code runs bodies, and is none of them."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +30,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """The stored names of its class and of the bases of that, nearest first; built-in ones without their module."""
     message: str
     traceback: str = ""
+    """Empty if perdure itself has found something wrong: then the message says it all."""
     error_class: str | None = None
     """What kind of thing went wrong, if the error itself says so."""
 
@@ -107,11 +110,38 @@ def _message(error: BaseException) -> str:
 
 
 def _formatted(error: BaseException) -> str:
+    if _is_of_perdure_alone(error):
+        return ""
     try:
         lines = traceback.format_exception(type(error), error, _from_the_body_on(error.__traceback__))
     except Exception as problem:  # formatting calls the body's own code, such as a `__repr__`
         return f"(its traceback cannot be shown: {type(problem).__name__})"
     return _shortened(storable("".join(lines)), TRACEBACK_MAX_CHARS)
+
+
+def _is_of_perdure_alone(error: BaseException) -> bool:
+    """Whether the error is one of perdure's own, and no other code had a part in it, or a word to add."""
+    if _package(type(error).__module__) != "perdure":
+        return False
+    seen: set[int] = set()  # causes may go round in a circle
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        if getattr(current, "__notes__", ()) or not _MACHINERY.issuperset(_packages_in(current.__traceback__)):
+            return False
+        hidden = current.__suppress_context__
+        current = current.__cause__ or (None if hidden else current.__context__)
+    return True
+
+
+def _packages_in(entry: TracebackType | None) -> Iterator[str]:
+    while entry is not None:
+        yield _package(entry.tb_frame.f_globals.get("__name__", ""))
+        entry = entry.tb_next
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]
 
 
 def _from_the_body_on(entry: TracebackType | None) -> TracebackType | None:

@@ -39,6 +39,7 @@ class Reader:
                     raise StopAsyncIteration
                 if not self._taken:
                     self._keep(await self._place.ask(self._feed.take))
+        self._feed.used += 1
         return self._decode(self._taken.popleft())
 
     def __iter__(self) -> Reader:
@@ -51,6 +52,7 @@ class Reader:
                     raise StopIteration
                 self._keep(self._place.wait(self._feed.take))
             item = self._taken.popleft()
+            self._feed.used += 1
         return self._decode(item)
 
     def _keep(self, items: Sequence[Encoded] | None) -> None:

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from perdure.dispatch.base import Session, SlotKind, Task, slot_kind
+from perdure.dispatch.base import BodyKind, Session, SlotKind, Task, slot_kind
 from perdure.dispatch.body import Life, Live, decoded, encoded_size, live, live_in_thread
 from perdure.dispatch.imports import refuse_while_importing
 from perdure.dispatch.inlet import Inlet
@@ -18,6 +18,8 @@ from perdure.dispatch.threads import ThreadPool
 
 CHILD = "perdure.engine.child"
 """What a child process runs unless told otherwise. It brings the codecs, which this package does not know."""
+MAX_STREAM_THREADS = 10_000
+"""Bodies that give or read streams wait for each other, so that each has a thread of its own."""
 DECODED_ON_LOOP_MAX_BYTES = 1 << 20
 """Larger arguments of an async body are decoded in a thread, so that the loop goes on meanwhile."""
 
@@ -45,12 +47,13 @@ class LocalDispatch:
         self._inlet: Inlet | None = None
         self._bodies: ThreadPool | None = None
         self._calls: ThreadPool | None = None
+        self._streams: ThreadPool | None = None
         self._children: ProcessPool | None = None
 
     @property
     def lost_threads(self) -> int:
         """How many threads are inside bodies and calls that nobody waits for any more."""
-        return sum(pool.lost for pool in (self._bodies, self._calls) if pool is not None)
+        return sum(pool.lost for pool in (self._bodies, self._calls, self._streams) if pool is not None)
 
     async def execute(self, task: Task) -> Any:
         """See `Dispatch.execute`."""
@@ -73,7 +76,7 @@ class LocalDispatch:
     async def close(self) -> None:
         """End all threads and processes; bodies that still run there are told to stop."""
         async with asyncio.TaskGroup() as closing:
-            for pool in (self._bodies, self._calls, self._children):
+            for pool in (self._bodies, self._calls, self._streams, self._children):
                 if pool is not None:
                     closing.create_task(pool.close())
 
@@ -110,8 +113,10 @@ class LocalDispatch:
 
     async def _in_thread(self, task: Task, lives: Live) -> Any:
         place = ThreadPlace(task.info, self._loop_inlet())
+        is_streaming = task.info.item is None and (task.outlet is not None or bool(task.feeds))
+        threads = self._stream_threads() if is_streaming else self._body_threads()
         try:
-            result = await self._body_threads().run(
+            result = await threads.run(
                 functools.partial(live_in_thread, task, place, lives),
                 on_begin=task.on_begin,
                 on_abandon=place.end,
@@ -135,7 +140,7 @@ class LocalDispatch:
     def _call(self, task: Task, lives: Live) -> Coroutine[Any, Any, Any]:
         return contain(self._execute, task, lives)
 
-    def _kind_of(self, task: Task) -> SlotKind:
+    def _kind_of(self, task: Task) -> BodyKind:
         return slot_kind(task.node_type)
 
     def _loop_place(self, task: Task) -> LoopPlace:
@@ -145,6 +150,11 @@ class LocalDispatch:
         if self._bodies is None:
             self._bodies = ThreadPool(self._threads, self._loop_inlet())
         return self._bodies
+
+    def _stream_threads(self) -> ThreadPool:
+        if self._streams is None:
+            self._streams = ThreadPool(MAX_STREAM_THREADS, self._loop_inlet())
+        return self._streams
 
     def _call_threads(self) -> ThreadPool:
         if self._calls is None:

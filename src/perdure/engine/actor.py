@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -21,26 +20,33 @@ from perdure.dispatch.failure import failure_of, plain_fields, storable
 from perdure.engine.arguments import arguments_at_hand, gather_arguments
 from perdure.engine.assets import Files
 from perdure.engine.concluding import Concluded, conclude, is_light_result, looks_at
+from perdure.engine.emission import Emission, Unread
+from perdure.engine.entries import Entry
 from perdure.engine.failures import AttemptTimeout, record_of
 from perdure.engine.hub import Flash
 from perdure.engine.keys import idempotency_key
-from perdure.engine.values import Decode
+from perdure.engine.live import NodeFacts
+from perdure.engine.outbox import Outbox
+from perdure.engine.packing import PackedEntry, collected_parts, pack_entry, streamed_looks
+from perdure.engine.patience import patiently
+from perdure.engine.reading import StreamFeed
+from perdure.engine.values import Decode, Values
 from perdure.engine.weight import is_light
+from perdure.engine.whole import Whole
 from perdure.errors import (
     ArgumentNotReadable,
     AttemptOver,
-    BlobDamaged,
-    BlobMissing,
-    StoreDamaged,
     StoreError,
-    StoreReadOnly,
     ValueNotReadable,
 )
 from perdure.graph.constants import from_constant
 from perdure.graph.declare import NodeType
-from perdure.graph.plan import NodePlan
+from perdure.graph.index import outputs_of_type
+from perdure.graph.model import Edge
+from perdure.graph.plan import Flow, NodePlan
 from perdure.ids import NodeId
 from perdure.journal.events import Encoded, ErrorRecord
+from perdure.journal.truth import Look
 from perdure.store.base import BlobUse, LogLine
 from perdure.store.codecs import NewBlob, content_refs
 
@@ -49,11 +55,6 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-
-FIRST_RETRY_SECONDS: Final = 0.05
-LAST_RETRY_SECONDS: Final = 1.0
-
-log = logging.getLogger("perdure.actor")
 
 
 class Actor:
@@ -77,6 +78,10 @@ class Actor:
         self._timer: asyncio.TimerHandle | None = None
         self._is_overdue = False
         self._is_over = False
+        self._feeds: Mapping[str, StreamFeed] = {}
+        self._emitting: Emission | None = None
+        self.is_unread = False
+        """Whether nobody reads the stream of the node any more."""
         self._late: list[Exception | None] = []
         """What the body came to, if that no longer counts: nothing, or what it raised."""
 
@@ -127,7 +132,13 @@ class Actor:
     async def _attempt(self) -> tuple[dict[str, Encoded], tuple[BlobUse, ...]]:
         task = self._prepared or self._task_at_hand()
         if task is None:
-            task = await self._patiently(self._fetch_task)
+            task = await self.patiently(self._fetch_task)
+        if self._plan.flow is not None:
+            return await self._attempt_with_streams(task, self._plan.flow)
+        result = await self._execute(task)
+        return await self._concluded(result)
+
+    async def _execute(self, task: Task) -> Any:
         try:
             result = await self._driver.machinery.dispatch.execute(task)
         finally:
@@ -138,6 +149,9 @@ class Actor:
             raise asyncio.CancelledError
         if self.task is not None and self.task.cancelling():
             await self._take_back_cancellations(self.task)
+        return result
+
+    async def _concluded(self, result: Any) -> tuple[dict[str, Encoded], tuple[BlobUse, ...]]:
         if isinstance(result, Concluded):
             concluded = result
         elif is_light_result(result):
@@ -149,6 +163,129 @@ class Actor:
         if concluded.are_kept:
             return concluded.outputs, self._driver.machinery.values.used(concluded.blobs)
         return concluded.outputs, await self._kept(concluded.blobs)
+
+    # Streams
+
+    async def _attempt_with_streams(self, task: Task, flow: Flow) -> tuple[dict[str, Encoded], tuple[BlobUse, ...]]:
+        """Run a body that reads streams, yields one, or both."""
+        self._feeds = {edge.target_handle: self._feed(edge) for edge in flow.live}
+        task = msgspec.structs.replace(task, feeds=self._feeds)
+        try:
+            if not flow.is_generator:
+                return await self._concluded(await self._execute(task))
+            outbox = self._driver.streams.outbox(self.node_id)
+            if self.is_unread:
+                return await self._finish_stream(outbox)
+            emission = self._emitting = await self._emission(outbox)
+            try:
+                await self._execute(msgspec.structs.replace(task, outlet=emission))
+                await emission.finish()
+            except Unread:
+                await emission.settle()
+            outbox = self._driver.streams.outbox(self.node_id)  # it may be another, if the run has branched
+        finally:
+            for feed in self._feeds.values():
+                feed.leave()
+        return await self._finish_stream(outbox)
+
+    def _feed(self, edge: Edge) -> StreamFeed:
+        node = self._driver.projection.node(self.node_id)
+        assert node.stream is not None, "a node that reads streams has told so"
+        return StreamFeed(self._driver.streams, edge, start=node.stream.consumed.get(edge.target_handle, 0))
+
+    async def _emission(self, outbox: Outbox) -> Emission:
+        stream = self._driver.projection.node(self.node_id).stream
+        assert stream is not None, "the stream of a node that runs is open"
+        first = stream.checkpointed
+        recorded = None
+        if stream.entries > first:
+            await self._driver.stored()
+            recorded = self._driver.streams.read(outbox, first=first)
+        return Emission(self, outbox, first=first, recorded=recorded)
+
+    async def _finish_stream(self, outbox: Outbox) -> tuple[dict[str, Encoded], tuple[BlobUse, ...]]:
+        """Record that the stream is whole, and return it as one value."""
+        self._driver.flow.stream_ended(self)
+        if outbox.whole is None:
+            await self._driver.stored()
+        return await self.patiently(lambda: self._whole(outbox))
+
+    async def _whole(self, outbox: Outbox) -> tuple[dict[str, Encoded], tuple[BlobUse, ...]]:
+        """Return a stream as one value: what is large is kept, in blobs."""
+        declared = [handle.name for handle in outputs_of_type(self._type)]
+        async with Whole(declared, self._collected, self.values) as whole:
+            if (entries := outbox.whole) is not None:
+                for entry in entries:
+                    whole.add(entry)
+            else:
+                async with aclosing(self._driver.streams.pages(outbox)) as pages:
+                    await whole.add_rows(pages)
+            return await whole.value()
+
+    @property
+    def waits_for_items(self) -> bool:
+        """Whether the body does nothing but wait for the next item of a stream, or to be stopped."""
+        return (self._emitting is not None and self._emitting.waits) or any(
+            feed.is_starved for feed in self._feeds.values()
+        )
+
+    def drain(self) -> None:
+        """Begin with no further item: the run is being let go."""
+        if self._emitting is not None:
+            self._emitting.hold_back()
+
+    def end_unread(self) -> None:
+        """Give no more: nobody reads it."""
+        self.is_unread = True
+        if self._emitting is not None:
+            self._emitting.end()
+
+    def live_facts(self) -> NodeFacts | None:
+        """Return how the streams flow that the body reads and gives; None if there are none."""
+        flow = self._plan.flow
+        if flow is None:
+            return None
+        return NodeFacts(
+            is_blocked=flow.is_generator and self._driver.streams.outbox(self.node_id).is_blocked,
+            is_starved=any(feed.is_starved for feed in self._feeds.values()),
+        )
+
+    def replay_differs(self, position: int) -> tuple[Outbox, Outbox]:
+        """See `Flowing.replay_differs`."""
+        return self._driver.flow.replay_differs(self, position)
+
+    @property
+    def must_repeat_itself(self) -> bool:
+        """Whether the body promises to give the same again, beginning with its checkpoint."""
+        return self._plan.policy.replay == "checkpoint"
+
+    def recorded_entries(self, outbox: Outbox) -> AsyncGenerator[Entry]:
+        """Return what was recorded of a stream."""
+        return self._driver.streams.read(outbox)
+
+    def pack(self, value: Any) -> PackedEntry:
+        """Encode an item that the node gives, in any thread."""
+        return pack_entry(value, self.node_id, self.values, self._looks_at_items, self._collected)
+
+    @functools.cached_property
+    def _collected(self) -> tuple[Edge, ...]:
+        return collected_parts(self._plan)
+
+    @functools.cached_property
+    def _looks_at_items(self) -> tuple[Look, ...]:
+        return streamed_looks(self.node_id, self._driver.decider.plan)
+
+    @property
+    def values(self) -> Values:
+        return self._driver.machinery.values
+
+    async def keep(self, blobs: Sequence[NewBlob]) -> None:
+        """Make blobs durable."""
+        await self._kept(blobs)
+
+    def use(self, blobs: Sequence[NewBlob]) -> None:
+        """Note durable blobs that the next transition refers to."""
+        self._driver.use_blobs(self.values.used(blobs))
 
     # What the body needs
 
@@ -171,9 +308,14 @@ class Actor:
                 return None
         return self._task(given, driver.machinery.values.decode_whole, restored)
 
+    async def _gather(self) -> dict[str, Encoded]:
+        """Return the encoded value for each handle that has one."""
+        values = self._driver.machinery.values
+        return self._constants() | await gather_arguments(self._plan, self._driver.projection, values)
+
     async def _fetch_task(self) -> Task:
         values = self._driver.machinery.values
-        given = self._constants() | await gather_arguments(self._plan, self._driver.projection, values)
+        given = await self._gather()
         if slot_kind(self._type) == "process":
             given = {handle: await values.inlined(value) for handle, value in given.items()}
         restored = self._driver.projection.node(self.node_id).checkpoint
@@ -258,34 +400,10 @@ class Actor:
     # Blobs
 
     async def _kept(self, blobs: Sequence[NewBlob]) -> tuple[BlobUse, ...]:
-        return await self._patiently(functools.partial(self._driver.machinery.values.keep, blobs))
+        return await self.patiently(functools.partial(self._driver.machinery.values.keep, blobs))
 
-    async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do something with blobs, again and again while they are out of reach or have no room.
-
-        When patience ends, the run is dropped from memory as it is when the database fails: no body is to blame.
-        """
-        try:
-            return await work()
-        except StoreError as error:
-            return await self._again(work, error)
-
-    async def _again(self, work: Callable[[], Awaitable[T]], error: StoreError) -> T:
-        clock = self._driver.machinery.clock
-        deadline = clock.monotonic() + self._driver.machinery.values.patience_seconds
-        delay = FIRST_RETRY_SECONDS
-        while not isinstance(error, BlobMissing | BlobDamaged):
-            if isinstance(error, StoreReadOnly | StoreDamaged) or clock.monotonic() >= deadline:
-                self._driver.storage_failed(error)
-                break
-            log.warning("blobs_not_ready", extra={"error": str(error), "retry_in_seconds": delay})
-            await clock.sleep(delay)
-            delay = min(delay * 2, LAST_RETRY_SECONDS)
-            try:
-                return await work()
-            except StoreError as another:
-                error = another
-        raise error
+    async def patiently(self, work: Callable[[], Awaitable[T]]) -> T:
+        return await patiently(work, self._driver.machinery, self._driver.storage_failed)
 
     def _constants(self) -> dict[str, Encoded]:
         """Return the constants of the graph as the values that they stand for."""
@@ -295,8 +413,16 @@ class Actor:
         annotations = {handle.name: handle.annotation for handle in (*self._type.inputs, *self._type.properties)}
         encode = self._driver.machinery.values.codecs.encode
         where = f"node {self.node_id!r}"
+        mapped = () if self._plan.flow is None else self._plan.flow.mapped
+
+        def value_of(handle: str, constant: Any) -> Any:
+            annotation = annotations.get(handle, Any)
+            if handle in mapped:
+                return [from_constant(item, annotation) for item in constant]
+            return from_constant(constant, annotation)
+
         return {
-            handle: msgspec.Raw(encode(from_constant(constant, annotations.get(handle, Any)), where=where))
+            handle: msgspec.Raw(encode(value_of(handle, constant), where=where))
             for handle, constant in constants.items()
         }
 
@@ -339,14 +465,19 @@ class Actor:
         self._driver.machinery.hub.flash(Flash(run_id=run_id, node_id=self.node_id, kind="publish", value=value))
 
     async def checkpoint(self, state: Any) -> None:
+        consumed = {handle: feed.used for handle, feed in self._feeds.items()}
+        emitted = 0
+        if self._emitting is not None:
+            emitted = self._emitting.position
+            await self._emitting.settle()
         encoded, blobs = await self._packed(state, f"the checkpoint of node {self.node_id!r}")
-        await self._driver.checkpoint(self, encoded, blobs)
+        await self._driver.checkpoint(self, encoded, blobs, emitted, consumed)
 
     async def recorded_step(self, name: str, occurrence: int) -> Encoded | None:
         recorded = self._driver.projection.steps.get((self.node_id, storable(name), occurrence))
         if recorded is None:
             return None
-        return await self._patiently(functools.partial(self._driver.machinery.values.inlined, recorded))
+        return await self.patiently(functools.partial(self._driver.machinery.values.inlined, recorded))
 
     async def record_step(self, name: str, occurrence: int, result: Any) -> None:
         encoded, blobs = await self._packed(result, f"step {name!r} of node {self.node_id!r}")
@@ -356,13 +487,13 @@ class Actor:
         return self._driver.machinery.secrets(name)
 
     async def scratch(self) -> Path:
-        return await self._patiently(self._own_files().scratch)
+        return await self.patiently(self._own_files().scratch)
 
     async def keep_file(self, path: Path) -> BlobName:
-        return await self._patiently(functools.partial(self._own_files().keep_file, path))
+        return await self.patiently(functools.partial(self._own_files().keep_file, path))
 
     async def local_file(self, blob: BlobName, suffix: str) -> Path:
-        return await self._patiently(functools.partial(self._own_files().local_file, blob, suffix))
+        return await self.patiently(functools.partial(self._own_files().local_file, blob, suffix))
 
     def _own_files(self) -> Files:
         if self._files is None:
@@ -376,3 +507,13 @@ class Actor:
         else:
             packed = await values.beside(functools.partial(values.packed, where=where), value)
         return msgspec.Raw(packed.raw), await self._kept(packed.blobs) if packed.blobs else ()
+
+
+class ClosingActor(Actor):
+    """Goes on with a node whose stream was whole when its engine was lost: all that is missing is the one value of it."""
+
+    def prepare(self) -> None:
+        """No body will run."""
+
+    async def _attempt(self) -> tuple[dict[str, Encoded], tuple[BlobUse, ...]]:
+        return await self._finish_stream(self._driver.streams.outbox(self.node_id))

@@ -12,7 +12,7 @@ from perdure.engine.resolution import Resolution
 from perdure.ids import EngineId, Epoch
 from perdure.journal.projection import Projection
 from perdure.journal.states import MOVING, TERMINAL, RunStatus
-from perdure.store.base import Claim, Command, EngineRow, Store, StoredRun
+from perdure.store.base import Claim, Command, EngineRow, ItemRange, Store, StoredRun
 
 
 async def owner_row(store: Store, owner: EngineId) -> EngineRow | None:
@@ -45,6 +45,7 @@ def take_up(
     *,
     on_gone: Callable[[Driver], None],
     at: int,
+    ranges: Sequence[ItemRange] = (),
 ) -> Driver:
     """Decide the transition with which the run becomes the engine's. `answers` are what probes say of attempts in doubt."""
     run = stored.run
@@ -58,6 +59,7 @@ def take_up(
         claim=claim,
         seen_epoch=run.epoch,
         on_gone=on_gone,
+        ranges=ranges,
     )
     epoch = Epoch(run.epoch + 1)
     driver.decider.claim(claim.engine_id, epoch, previous=stored.owner, lost=is_lost(stored), at=at)

@@ -11,65 +11,106 @@ from perdure.graph.plan import Binding, NodePlan
 from perdure.journal.events import Encoded
 from perdure.journal.projection import Projection
 from perdure.journal.readiness import Arrival, arrival
-from perdure.journal.values import filled, list_of, part_of
+from perdure.journal.values import filled, items_of, list_of, part_of
+from perdure.store.codecs import content_refs
 
-Brought = Mapping[str, Encoded]
-"""By edge: the whole value of its source handle, read if it is in a blob."""
+Read = Mapping[str, Encoded]
+"""By edge: what it carries of a value that had to be read from blobs."""
 
 
 async def gather_arguments(plan: NodePlan, projection: Projection, values: Values) -> dict[str, Encoded]:
     """Return the encoded value for each handle that edges feed. The node is ready: what has not come never will."""
-    opened: dict[str, Encoded] = {}
+    read: dict[str, Encoded] = {}
     for binding in plan.bindings:
-        for edge in binding.edges:
-            arrived = arrival(edge, projection)
-            if not isinstance(arrived, Arrival) and is_elsewhere(arrived):
-                opened[edge.id] = await values.opened(arrived)
-    gathered = arguments_at_hand(plan, projection, opened)
-    assert gathered is not None, "everything that was elsewhere is open"
+        for edge, value in _arrived(binding, projection):
+            if not _is_at_hand(edge, value):
+                read[edge.id] = await _carried_from_elsewhere(edge, value, values)
+    gathered = arguments_at_hand(plan, projection, read)
+    assert gathered is not None, "everything that was elsewhere is read"
     return gathered
 
 
-def arguments_at_hand(
-    plan: NodePlan, projection: Projection, opened: Mapping[str, Encoded] | None = None
-) -> dict[str, Encoded] | None:
-    """As `gather_arguments`, with values from elsewhere by edge in `opened`; None if one is missing there."""
+def arguments_at_hand(plan: NodePlan, projection: Projection, read: Read | None = None) -> dict[str, Encoded] | None:
+    """As `gather_arguments`, with what edges carry from elsewhere in `read`; None if something is missing there."""
     arguments: dict[str, Encoded] = {}
     for binding in plan.bindings:
-        brought: dict[str, Encoded] = {}
-        for edge in binding.edges:
-            arrived = arrival(edge, projection)
-            if isinstance(arrived, Arrival):
-                continue
-            if is_elsewhere(arrived):
-                if opened is None or edge.id not in opened:
-                    return None
-                arrived = opened[edge.id]
-            brought[edge.id] = arrived
-        if brought and (binding.kind == "first" or len(brought) == len(binding.edges)):
-            arguments[binding.handle] = _value_of(binding, brought)
+        carried: dict[str, Encoded] = {}
+        for edge, value in _arrived(binding, projection):
+            if _is_at_hand(edge, value):
+                carried[edge.id] = _carried(edge, value)
+            elif read is not None and edge.id in read:
+                carried[edge.id] = read[edge.id]
+            else:
+                return None
+        if carried:
+            arguments[binding.handle] = _value_of(binding, carried)
     return arguments
 
 
-def _value_of(binding: Binding, brought: Brought) -> Encoded:
+def _arrived(binding: Binding, projection: Projection) -> list[tuple[Edge, Encoded]]:
+    """Return the edges that make up the value of a handle, each with the whole value of its source; none if it has no value."""
+    arrived: list[tuple[Edge, Encoded]] = []
+    for edge in binding.edges:
+        value = arrival(edge, projection)
+        if not isinstance(value, Arrival):
+            arrived.append((edge, value))
+    if binding.kind == "first":
+        return arrived[:1]
+    return arrived if len(arrived) == len(binding.edges) else []
+
+
+def _value_of(binding: Binding, carried: Mapping[str, Encoded]) -> Encoded:
     match binding.kind:
-        case "single":
-            return _carried(binding.edges[0], brought)
-        case "first":
-            return _carried(next(edge for edge in binding.edges if edge.id in brought), brought)
+        case "single" | "first":
+            return next(iter(carried.values()))
         case "list":
-            return list_of([_carried(edge, brought) for edge in binding.edges])
+            return list_of([carried[edge.id] for edge in binding.edges])
         case "template":
-            return filled(binding.template, {edge.id: _carried(edge, brought) for edge in binding.edges})
+            return filled(binding.template, carried)
 
 
-def _carried(edge: Edge, brought: Brought) -> Encoded:
-    value = brought[edge.id]
+def _is_at_hand(edge: Edge, value: Encoded) -> bool:
+    """Whether no blob has to be read to know what an edge carries."""
+    return not (content_refs(value) if edge.collects_parts else is_elsewhere(value))
+
+
+async def _carried_from_elsewhere(edge: Edge, value: Encoded, values: Values) -> Encoded:
+    """As `_carried`. Of items that are in blobs, one at a time is in memory."""
+    whole = await values.opened(value)
+    if not edge.collects_parts:
+        return _carried(edge, whole)
+    parts: list[Encoded] = []
+    for position, item in enumerate(_items_of(edge, whole)):
+        parts.append(_part_of_item(edge, position, await values.opened(item)))
+    return list_of(parts)
+
+
+def _carried(edge: Edge, value: Encoded) -> Encoded:
     if not edge.path:
         return value
+    if edge.collects_parts:
+        return list_of([_part_of_item(edge, position, item) for position, item in enumerate(_items_of(edge, value))])
     try:
         return part_of(value, edge.path)
     except LookupError as error:
-        where = ".".join(str(step) for step in edge.path)
-        given = f"input {edge.source_handle!r}" if edge.source == INPUT else f"what {edge.source!r} gave"
-        raise InputUnusable(f"handle {edge.target_handle!r} wants {where!r} of {given}, but {error.args[0]}") from error
+        raise _unusable(edge, str(error.args[0])) from error
+
+
+def _items_of(edge: Edge, value: Encoded) -> list[Encoded]:
+    try:
+        return items_of(value)
+    except LookupError as error:  # somebody has said what an attempt in doubt had given
+        raise _unusable(edge, str(error.args[0])) from error
+
+
+def _part_of_item(edge: Edge, position: int, item: Encoded) -> Encoded:
+    try:
+        return part_of(item, edge.path)
+    except LookupError as error:
+        raise _unusable(edge, f"item {position} has none") from error
+
+
+def _unusable(edge: Edge, why: str) -> InputUnusable:
+    where = ".".join(str(step) for step in edge.path)
+    given = f"input {edge.source_handle!r}" if edge.source == INPUT else f"what {edge.source!r} gave"
+    return InputUnusable(f"handle {edge.target_handle!r} wants {where!r} of {given}, but {why}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 
 from perdure.dispatch.base import SlotKind
 from perdure.engine.actor import Actor
@@ -23,7 +23,7 @@ class Bodies:
         self._projection = projection
         self._machinery = machinery
         self._on_stopped = on_stopped
-        self._held: dict[Actor, SlotKind] = {}
+        self._held: dict[Actor, SlotKind | None] = {}
         self._running: dict[NodeId, Actor] = {}
         self._starting: list[Actor] = []
         """Those whose start is not on its way to the store yet."""
@@ -41,6 +41,10 @@ class Bodies:
     def __len__(self) -> int:
         return len(self._held)
 
+    def running(self) -> Iterator[Actor]:
+        """Return the attempts whose bodies were launched."""
+        return iter(self._running.values())
+
     @property
     def are_running(self) -> bool:
         return bool(self._running)
@@ -52,8 +56,8 @@ class Bodies:
 
     # Starting
 
-    def add(self, actor: Actor, kind: SlotKind) -> None:
-        """Keep an attempt whose start was recorded, with its slot."""
+    def add(self, actor: Actor, kind: SlotKind | None) -> None:
+        """Keep an attempt whose start was recorded, with its slot if it has one."""
         self._held[actor] = kind
 
     def expect(self, actor: Actor) -> None:
@@ -67,7 +71,9 @@ class Bodies:
             actor.prepare()
 
     def launch(self, actor: Actor) -> None:
-        """Begin, unless everything was told to stop, or the engine is not sure of its lease."""
+        """Begin, unless it no longer counts, everything was told to stop, or the engine is not sure of its lease."""
+        if actor not in self._held:
+            return
         if not self._machinery.may_start():
             # The commit took so long that the run may be another engine's by now, and a body cannot be fenced.
             self._held_back.append(actor)
@@ -108,9 +114,42 @@ class Bodies:
 
     def leave(self, actor: Actor) -> None:
         """The attempt no longer counts, and its slot is free once there is a place for another body."""
-        if (kind := self._held.pop(actor, None)) is not None:
+        if actor in self._held:
+            kind = self._held.pop(actor)
             self._running.pop(actor.node_id, None)
             self._vacate(kind)
+
+    def drop(self, node_ids: Collection[NodeId], reason: str) -> None:
+        """Let go of the attempts at some nodes: they no longer count, and are told so."""
+        for actor in [actor for actor in self._held if actor.node_id in node_ids]:
+            is_running = self._running.get(actor.node_id) is actor
+            self.leave(actor)
+            if is_running:
+                self._tell(actor, reason)
+
+    def drain(self) -> None:
+        """Have none begin with a further item."""
+        for actor in self._held:
+            actor.drain()
+
+    @property
+    def all_wait(self) -> bool:
+        """Whether no body does anything but wait for items of streams."""
+        return all(actor.waits_for_items for actor in self._held)
+
+    def at(self, node_id: NodeId) -> list[Actor]:
+        """Return the attempt at a node, if there is one."""
+        return [actor for actor in self._held if actor.node_id == node_id]
+
+    def tell_unread(self, node_id: NodeId) -> None:
+        """Tell the body of a node that nobody reads its stream any more."""
+        if (actor := self._running.get(node_id)) is not None:
+            actor.end_unread()
+
+    def stop_one(self, node_id: NodeId, reason: str) -> None:
+        """Tell the body of one node to stop."""
+        if (actor := self._running.get(node_id)) is not None:
+            self._tell(actor, reason)
 
     def abandon(self, loop: asyncio.AbstractEventLoop) -> None:
         """Let all go: somebody else may be running them again by now."""
@@ -132,5 +171,6 @@ class Bodies:
         assert actor.task is not None
         actor.task.cancel()
 
-    def _vacate(self, kind: SlotKind) -> None:
-        self._machinery.dispatch.vacate(kind, self._machinery.slots.release)
+    def _vacate(self, kind: SlotKind | None) -> None:
+        if kind is not None:
+            self._machinery.dispatch.vacate(kind, self._machinery.slots.release)

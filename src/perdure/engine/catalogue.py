@@ -9,13 +9,12 @@ from typing import Any
 
 import msgspec
 
-from perdure.errors import JournalDamaged, StreamsNotSupported, TypesChanged
+from perdure.errors import JournalDamaged, TypesChanged
 from perdure.graph.declare import NodeType, Workflow, declared_types
 from perdure.graph.forms import graph_from_json
-from perdure.graph.model import Graph
+from perdure.graph.model import STREAM_INPUT, Graph
 from perdure.graph.plan import Plan, compile_plan
 from perdure.graph.source import Source
-from perdure.graph.templates import is_mapped
 from perdure.graph.validate import check, validate
 from perdure.graph.writing import content_hash, graph_to_json
 from perdure.ids import RunId
@@ -80,7 +79,6 @@ class Catalogue:
     ) -> Prepared:
         if isinstance(workflow, Graph):  # that of a workflow was checked when it was traced
             check(graph, types)
-        _require_values_only(graph, types)
         source = _places(types, graph) if isinstance(workflow, Graph) else _where([workflow.source])
         version = await self._store.save_version(graph.name, content_hash(graph), graph_to_json(graph), source, at=at)
         prepared = self._prepare(version, graph, types)
@@ -128,19 +126,10 @@ def _trim(kept: OrderedDict[Any, Prepared]) -> None:
         kept.popitem(last=False)
 
 
-def _require_values_only(graph: Graph, types: Mapping[str, NodeType[..., Any]]) -> None:
-    """Refuse what would run wrongly rather than not at all."""
-    for node in graph.nodes:
-        if types[node.type].is_generator or any(is_mapped(value) for value in node.data.values()):
-            raise StreamsNotSupported(node.id)
-    for edge in graph.edges:
-        if edge.mode in ("map", "collect", "stream"):
-            raise StreamsNotSupported(edge.target)
-
-
 def _places(types: Mapping[str, NodeType[..., Any]], graph: Graph) -> dict[str, str]:
     """Return where the node types of a graph were declared that was not itself declared anywhere."""
-    return _where(list(dict.fromkeys(_module_of(types[node.type].source) for node in graph.nodes)))
+    own = (types[node.type] for node in graph.nodes if node.type != STREAM_INPUT)
+    return _where(list(dict.fromkeys(_module_of(node_type.source) for node_type in own)))
 
 
 def _module_of(source: Source) -> Source:

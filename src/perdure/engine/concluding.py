@@ -23,7 +23,7 @@ from perdure.graph.plan import Plan
 from perdure.ids import NodeId
 from perdure.journal.events import Encoded
 from perdure.journal.truth import Look, by_handle, truths_of
-from perdure.journal.values import FALSE, TRUE, part_handle, part_of
+from perdure.journal.values import FALSE, TRUE, part_handle, part_of, parts_or_nulls
 from perdure.store.base import BlobUse
 from perdure.store.codecs import NewBlob
 from perdure.store.codecs.wire import whole_reference
@@ -55,7 +55,12 @@ def conclude(result: Any, node_id: NodeId, plan: Plan, values: Values) -> Conclu
         outputs[name] = msgspec.Raw(packed.raw)
         blobs += packed.blobs
     if picked := plan.nodes[node_id].picked:
-        outputs |= _parts_of_large(outputs, blobs, picked)
+        outputs |= _parts_of_large(outputs, blobs, [edge for edge in picked if not edge.collects_parts])
+        lists = _parts_of_large(outputs, blobs, [edge for edge in picked if edge.collects_parts])
+        for name, parts in lists.items():  # as many as a stream had items
+            packed = values.packed(parts, where=f"parts of what node {node_id!r} gave")
+            outputs[name] = msgspec.Raw(packed.raw)
+            blobs += packed.blobs
     for name, truth in truths.items():
         outputs[name] = TRUE if truth else FALSE
     return Concluded(outputs, blobs)
@@ -101,5 +106,6 @@ def _parts_of_large(
             continue
         with suppress(LookupError):  # a part that is not there is not there for the condition either
             whole = msgspec.Raw(held[reference.digest])
-            parts[part_handle(edge.source_handle, edge.path)] = part_of(whole, edge.path)
+            part = parts_or_nulls(whole, edge.path) if edge.collects_parts else part_of(whole, edge.path)
+            parts[part_handle(edge.source_handle, edge.path)] = part
     return parts

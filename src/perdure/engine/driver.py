@@ -11,33 +11,40 @@ has the run, and the driver drops everything it knows.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from perdure.dispatch.base import SlotKind, slot_kind
-from perdure.engine.actor import Actor
+from perdure.engine.actor import Actor, ClosingActor
 from perdure.engine.bodies import STOPPING, Bodies
+from perdure.engine.flowing import Flowing
+from perdure.engine.live import LiveStreams, live_streams
 from perdure.engine.machinery import Machinery
+from perdure.engine.mapping import MapActor
 from perdure.engine.obeying import obey
 from perdure.engine.pauses import pause_micros
 from perdure.engine.pending import Pending
 from perdure.engine.queue import Queue
+from perdure.engine.sending import InputActor, is_input, is_too_early
 from perdure.engine.slots import Grant
+from perdure.engine.streams import Streams
 from perdure.engine.tenure import Tenure
 from perdure.errors import AttemptOver, PerdureError, RunError, RunNotReadable, StoreError
 from perdure.graph.declare import NodeType
-from perdure.graph.plan import Plan
+from perdure.graph.plan import NodePlan, Plan
 from perdure.ids import CommandId, Epoch, NodeId, RunId, Seq
 from perdure.journal import events as e
 from perdure.journal.decide import Decider
 from perdure.journal.projection import Projection
-from perdure.journal.states import MOVING, NodeStatus, RunState, RunStatus
+from perdure.journal.states import MOVING, NodeState, NodeStatus, RunState, RunStatus
 from perdure.store.base import (
     BlobUse,
     Claim,
     Command,
     Committed,
+    ItemRange,
     Outcome,
     Rejected,
     Transition,
@@ -48,6 +55,10 @@ log = logging.getLogger("perdure.driver")
 PORTION_NODES = 250
 """Where thousands of nodes become ready at once, the first of them start while the others are still being committed, and no
 other run waits for all of them."""
+
+
+LOOK_AGAIN_SECONDS = 0.05
+"""How often a run that is being let go looks whether all its bodies only wait."""
 
 
 class NotOurs(PerdureError):
@@ -75,6 +86,7 @@ class Driver:
         seen_epoch: Epoch,
         on_gone: Callable[[Driver], None],
         created: tuple[e.RunCreated, int] | None = None,
+        ranges: Sequence[ItemRange] = (),
     ) -> None:
         self.projection = projection
         self.machinery = machinery
@@ -102,8 +114,21 @@ class Driver:
         self._unreadable: dict[NodeId, str] = {}
         """Nodes that are left to whoever can read what they need, with what is wrong."""
         self._pending = Pending(self.decider)
+        self.streams = Streams(
+            plan,
+            types,
+            projection,
+            machinery,
+            ranges=ranges,
+            spawn=self._spawn,
+            on_put=self._items_came,
+            on_storage_failed=self.storage_failed,
+        )
+        self.flow = Flowing(self.decider, self.streams, self._bodies, self._pending, machinery.clock, self)
         self._in_flight: list[Callable[[], None]] = []
         self._commands_seen: set[CommandId] = set()
+        self._early: dict[CommandId, Command] = {}
+        """For inputs that are not open yet."""
         self._timers: list[asyncio.TimerHandle] = []
         self._deadline: asyncio.TimerHandle | None = None
         self.spent_seconds = 0.0
@@ -111,6 +136,7 @@ class Driver:
         self._task: asyncio.Task[Any] | None = None
         self._seen_round = -1
         self._has_more_to_see = False
+        self._has_items = False
 
     # The task
 
@@ -120,6 +146,7 @@ class Driver:
         try:
             async with asyncio.TaskGroup() as group:
                 self._bodies.group = group
+                self.flow.take_up_closed()
                 self.happened()
                 await asyncio.wait((self.rested,))
         except* Exception as bugs:
@@ -146,6 +173,10 @@ class Driver:
         """Whether the run has made progress since it was taken up, or is no longer driven here."""
         return self._is_gone or not self.projection.run.recoveries
 
+    def live_streams(self) -> LiveStreams:
+        """Return how the run's streams flow at this moment. It costs only whoever asks."""
+        return live_streams(self.streams, self._bodies.running())
+
     def use_blobs(self, blobs: Sequence[BlobUse]) -> None:
         """Note blobs that the next transition refers to."""
         self._pending.blobs += blobs
@@ -159,8 +190,8 @@ class Driver:
         self._bodies.launch_held_back()
         self._decide()
         self._watch_deadline()
-        if not self._pending.is_empty or not self._tenure.is_kept or self._is_over():
-            self._submit()
+        if self._has_news or not self._tenure.is_kept or self._is_over():
+            self.submit()
 
     def _happened_again(self) -> None:
         """As `happened`, at once for the first body that ends in a round of the loop, and once for all others."""
@@ -181,6 +212,15 @@ class Driver:
         is_enough = self.decider.decided > PORTION_NODES
         self.decider.proceed(at=self.machinery.clock.now_micros(), most=0 if is_enough else PORTION_NODES)
         self._start_ready()
+        while (
+            self.decider.has_more and self.decider.decided <= PORTION_NODES
+        ):  # what has started opens streams for others
+            self.decider.proceed(at=self.machinery.clock.now_micros(), most=PORTION_NODES)
+            self._start_ready()
+        while self.decider.unread:
+            self._bodies.tell_unread(self.decider.unread.popleft())
+        while self.decider.cut_off:
+            self.flow.stop_cut_off(self.decider.cut_off.popleft())
 
     @property
     def unreadable_nodes(self) -> frozenset[NodeId]:
@@ -201,6 +241,9 @@ class Driver:
         """Take up a wish from outside. It is applied once: with the transition that holds its consequences."""
         if self._is_gone or command.command_id in self._commands_seen:
             return
+        if is_too_early(command, self):
+            self._early[command.command_id] = command
+            return
         self._commands_seen.add(command.command_id)
         self._pending.commands.append(command.command_id)
         self._guarded(lambda: self._obey(command))
@@ -209,7 +252,7 @@ class Driver:
         if not obey(command, self, at=self.machinery.clock.now_micros()):
             log.info("command_without_effect", extra={"run_id": self.run_id, "kind": command.kind})
         self.happened()
-        self._submit()
+        self.submit()
 
     def attempt_completed(
         self, actor: Actor, outputs: dict[str, e.Encoded], blobs: Sequence[BlobUse], duration_ms: int
@@ -221,6 +264,7 @@ class Driver:
             return
         self._bodies.leave(actor)
         self._pending.blobs += blobs
+        self.flow.record(actor.node_id)
         self.decider.attempt_completed(
             actor.node_id, actor.attempt, outputs, duration_ms=duration_ms, at=self.machinery.clock.now_micros()
         )
@@ -250,6 +294,7 @@ class Driver:
         if self._is_gone or actor not in self._bodies:  # or was left behind, and reports what it has been told
             return
         self._bodies.leave(actor)
+        self.flow.record(actor.node_id)
         was_running = self.projection.run.status is RunStatus.RUNNING
         self.decider.attempt_failed(
             actor.node_id,
@@ -268,6 +313,7 @@ class Driver:
         if self._is_gone or actor not in self._bodies:
             return
         self._bodies.leave(actor)
+        self.flow.record(actor.node_id)
         self._unreadable[actor.node_id] = problem
         at = self.machinery.clock.now_micros()
         self.decider.attempt_lost(actor.node_id, reason=problem, at=at, has_begun=has_begun)
@@ -277,30 +323,72 @@ class Driver:
         if self._is_gone or actor not in self._bodies:
             return
         self._bodies.leave(actor)
+        self.flow.record(actor.node_id)
         at = self.machinery.clock.now_micros()
-        if self.projection.run.status in (RunStatus.CANCELLING, RunStatus.FAILING):
+        is_ending = self.projection.run.status in (RunStatus.CANCELLING, RunStatus.FAILING)
+        if is_ending or actor.node_id in self.flow.cut_off:
             reason = actor.stop_reason or ""
             self.decider.attempt_cancelled(actor.node_id, actor.attempt, reason=reason, at=at)
+        elif self.flow.is_closed(actor.node_id):
+            log.debug("left_to_be_completed", extra={"run_id": self.run_id, "node_id": actor.node_id})
         elif self.decider.is_current(actor.node_id, actor.attempt):
             reason = actor.stop_reason or ""
             self.decider.attempt_lost(actor.node_id, reason=reason, at=at, has_begun=actor.has_begun)
         self.happened()
 
-    async def checkpoint(self, actor: Actor, state: e.Encoded, blobs: Sequence[BlobUse]) -> None:
+    async def checkpoint(
+        self, actor: Actor, state: e.Encoded, blobs: Sequence[BlobUse], emitted: int, consumed: dict[str, int]
+    ) -> None:
         """Record how far a body is; return when that is durable, in `sync`."""
-        self._require_current(actor)
+        self.require_current(actor)
         self._pending.blobs += blobs
-        self.decider.checkpoint(actor.node_id, actor.attempt, state, at=self.machinery.clock.now_micros())
+        self.flow.record(actor.node_id)
+        at = self.machinery.clock.now_micros()
+        self.decider.checkpoint(actor.node_id, actor.attempt, state, emitted=emitted, consumed=consumed, at=at)
         await self._durable()
 
     async def step_completed(
         self, actor: Actor, name: str, occurrence: int, result: e.Encoded, blobs: Sequence[BlobUse]
     ) -> None:
-        self._require_current(actor)
+        self.require_current(actor)
         self._pending.blobs += blobs
         at = self.machinery.clock.now_micros()
         self.decider.step_completed(actor.node_id, actor.attempt, name, occurrence, result, at=at)
         await self._durable()
+
+    def _obey_early(self) -> None:
+        early, self._early = self._early, {}
+        for command in early.values():
+            self.command(command)
+
+    async def stored(self) -> None:
+        """Return when everything that was decided so far is durable."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._pending.acts.append(lambda: None if done.done() else done.set_result(None))
+        self.submit()
+        await done
+
+    def _items_came(self) -> None:
+        """Have items committed, together with all others that come in this round of the loop."""
+        if not self._has_items and not self._is_gone:
+            self._has_items = True
+            self._soon(self._submit_items)
+
+    def _submit_items(self) -> None:
+        self._has_items = False
+        if not self._is_gone:
+            self.submit()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._bodies.group is None or self._is_gone:
+            work.close()
+            return
+        self._bodies.group.create_task(work)
+
+    @property
+    def _has_news(self) -> bool:
+        """Whether there is something that is not on its way to the store."""
+        return not self._pending.is_empty or self.streams.is_dirty
 
     def drain(self, grace_seconds: float) -> None:
         """Start nothing more; let go of the run when what runs has ended, or when the grace period is over."""
@@ -309,7 +397,18 @@ class Driver:
         self._is_draining = True
         self.decider.leaves_to_probes = True
         self._timers.append(self._later(grace_seconds, lambda: self._stop_bodies("the engine stopped")))
-        self._submit()
+        self._bodies.drain()
+        self.submit()
+        self._stop_if_all_wait()
+
+    def _stop_if_all_wait(self) -> None:
+        """While the run is being let go: have bodies stopped that only wait for items, which do not come any more here."""
+        if not self._is_draining or self._is_gone or not len(self._bodies):
+            return
+        if self._has_news or not self._bodies.all_wait:
+            self._timers.append(self._later(LOOK_AGAIN_SECONDS, self._stop_if_all_wait))
+        else:
+            self._stop_bodies("the engine stopped")
 
     def abandon(self, problem: PerdureError) -> None:
         """Drop the run at once and write nothing: it is another engine's, or must be loaded again."""
@@ -329,7 +428,10 @@ class Driver:
     def _next_transition(self) -> Transition | None:
         if self._has_more_to_see:
             self._decide()  # what bodies have brought goes together with what follows from it, such as the run's end
-        portion = self._pending.cut()
+        self.streams.record_all(self.decider, at=self.machinery.clock.now_micros())
+        items, drops, shown = self.streams.take(self.decider)
+        portion = self._pending.cut(items, drops)
+        portion.acts[:0] = [functools.partial(outbox.show, batch) for outbox, batch in shown]
         if self._may_release() if self._tenure.is_certain else self._rests():
             self._tenure.end()
         if self._bodies.has_unprepared or self.decider.has_more:
@@ -337,8 +439,8 @@ class Driver:
         self._in_flight = portion.acts
         if not portion.decided and not portion.commands and self._tenure.is_kept:
             self._act()
-            if not self._pending.is_empty or self._may_release():
-                self._submit()
+            if self._has_news or self._may_release():
+                self.submit()
             return None
         return self._tenure.transition(portion, self.machinery.chance.new_id)
 
@@ -369,8 +471,8 @@ class Driver:
         self.machinery.hub.changed(self.run_id)
         if is_over:
             self._finish(transition.run)
-        elif not self._pending.is_empty or self._may_release():
-            self._submit()
+        elif self._has_news or self._may_release():
+            self.submit()
 
     def storage_failed(self, error: StoreError) -> None:
         self._let_go(error)
@@ -395,7 +497,7 @@ class Driver:
 
     def _use_slots(self, kind: SlotKind) -> None:
         self._start_queued(kind)
-        self._submit()
+        self.submit()
 
     # Starting bodies
 
@@ -429,9 +531,16 @@ class Driver:
         if self.projection.status(node_id) is not NodeStatus.SCHEDULED:
             self.machinery.slots.release(kind)
             return
+        if self.decider.begins_anew(node_id):
+            self.streams.begin_anew(node_id)
         attempt = self.decider.start_attempt(node_id, at=self.machinery.clock.now_micros())
-        actor = Actor(self, self._plan.nodes[node_id], self._type_of(node_id), attempt)
+        plan = self._plan.nodes[node_id]
+        actor = _actor_kind(plan, self.projection.node(node_id))(self, plan, self.type_of(node_id), attempt)
+        if plan.readers:
+            actor.is_unread = self.decider.is_unread(node_id)
         self._bodies.add(actor, kind)
+        if isinstance(actor, InputActor):
+            self._soon(self._obey_early)
         if self._may_run_early(node_id):
             self._bodies.launch(actor)
         else:
@@ -444,6 +553,12 @@ class Driver:
     def _may_run_early(self, node_id: NodeId) -> bool:
         if not self._tenure.is_certain:
             return False
+        if self._plan.nodes[node_id].flow is not None and self.projection.node(node_id).attempt > 1:
+            return False  # what it has given before is compared with what it gives, or removed: that has to be stored first
+        return self.may_trail(node_id)
+
+    def may_trail(self, node_id: NodeId) -> bool:
+        """Whether bodies of a node need not wait until what came before them is durable."""
         policy = self._plan.nodes[node_id].policy
         return policy.pure or (self.projection.run.settings.durability != "sync" and not policy.once)
 
@@ -451,11 +566,13 @@ class Driver:
         backoff = self._plan.nodes[node_id].policy.backoff
         return pause_micros(backoff, self.projection.node(node_id).failures, self.machinery.chance)
 
-    def _type_of(self, node_id: NodeId) -> NodeType[..., Any]:
+    def type_of(self, node_id: NodeId) -> NodeType[..., Any]:
         return self._types[self._plan.nodes[node_id].node.type]
 
     def _kind_of(self, node_id: NodeId) -> SlotKind:
-        return slot_kind(self._type_of(node_id))
+        """Return what kind of place a node needs. One that has to do with streams waits for others that need places themselves:
+        it has its own, and of a mapped one each call has one."""
+        return slot_kind(self.type_of(node_id)) if self._plan.nodes[node_id].flow is None else "free"
 
     # Stopping bodies
 
@@ -479,7 +596,7 @@ class Driver:
     def _leave_behind(self) -> None:
         self._bodies.leave_behind()
         if self._may_release():
-            self._submit()
+            self.submit()
 
     def _watch_deadline(self) -> None:
         """Count the time that the run is driven: by the loop's own clock here, and by its owners' before."""
@@ -499,11 +616,11 @@ class Driver:
 
     # Committing
 
-    def _submit(self) -> None:
+    def submit(self) -> None:
         """Have what was decided committed: at once if somebody waits for it, in good company if nobody does."""
         if self._bodies.group is None:  # what was decided so far is submitted when the task begins
             return
-        waited_for = self._pending.is_waited_for or self.decider.has_more or self._is_over()
+        waited_for = self._pending.is_waited_for or self.decider.has_more or self._is_over() or self.streams.is_dirty
         waited_for = waited_for or not self._tenure.is_kept
         is_held_back = self.projection.run.settings.durability == "exit" and not waited_for and not self._is_draining
         if not is_held_back:
@@ -516,15 +633,13 @@ class Driver:
             act()
 
     async def _durable(self) -> None:
-        if self.projection.run.settings.durability != "sync":
-            self._submit()
-            return
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._pending.acts.append(lambda: None if done.done() else done.set_result(None))
-        self._submit()
-        await done
+        if self.projection.run.settings.durability == "sync":
+            await self.stored()
+        else:
+            self.submit()
 
-    def _require_current(self, actor: Actor) -> None:
+    def require_current(self, actor: Actor) -> None:
+        """Raise AttemptOver if nothing that the attempt does is recorded any more."""
         is_over = self._is_gone or actor.stop_reason is not None
         if is_over or not self.decider.is_current(actor.node_id, actor.attempt):
             raise AttemptOver(actor.node_id, actor.attempt)
@@ -599,3 +714,11 @@ class Driver:
         self._bodies.abandon(self.rested.get_loop())
         self._on_gone(self)
         self.machinery.hub.changed(self.run_id)
+
+
+def _actor_kind(plan: NodePlan, node: NodeState) -> type[Actor]:
+    if node.stream is not None and node.stream.is_closed:
+        return ClosingActor
+    if is_input(plan):
+        return InputActor
+    return MapActor if plan.flow is not None and plan.flow.mapped else Actor

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
@@ -21,6 +22,7 @@ from perdure.engine.concluding import conclude_for
 from perdure.engine.driven import driven_seconds
 from perdure.engine.driver import Driver, NotOurs
 from perdure.engine.hub import Hub
+from perdure.engine.inputs import stream_inputs
 from perdure.engine.keeping import Keeping
 from perdure.engine.leases import is_gone
 from perdure.engine.loglines import LogKeeper
@@ -278,13 +280,16 @@ class Engine(Keeping):
                 return None
             answers = await ask_probes(doubtful, stored, prepared.plan, prepared.types, self.values)
         spent = 0.0 if run.settings.timeout_seconds is None else await driven_seconds(self.store, chosen)
+        ranges = await self._store.load_ranges(chosen) if any(node.stream for node in stored.nodes) else ()
         await self._until_joined()
         if chosen in self._drivers:  # somebody else here was faster
             return self._drivers[chosen]
         if probation is not None and not probation.admits(chosen, run.recoveries + lost, limit):
             return None  # others were taken up meanwhile
         claim, now = Claim(engine_id=self.engine_id, dead=dead_owner), self.clock.now_micros()
-        driver = take_up(stored, prepared, self._machinery, claim, answers or (), on_gone=self._forget, at=now)
+        driver = take_up(
+            stored, prepared, self._machinery, claim, answers or (), on_gone=self._forget, at=now, ranges=ranges
+        )
         driver.spent_seconds = spent
         if probation is not None:
             probation.begin(driver, driver.projection.run.recoveries, limit)
@@ -304,6 +309,10 @@ class Engine(Keeping):
         """Encode what a node of this run is said to have returned, as if its body had. Needs none of the run's code."""
         prepared = await self._catalogue.read(run.run_id, run.workflow, run.version)
         return await conclude_for(result, node_id, prepared.plan, self.values)
+
+    async def stream_inputs(self, run: RunState) -> dict[str, dict[str, Any]]:
+        """Return the inputs of a run's workflow that are streams, each with the schema of its items."""
+        return stream_inputs((await self._catalogue.read(run.run_id, run.workflow, run.version)).graph)
 
     async def not_readable(self, run_id: RunId) -> RunNotReadable | None:
         """Return why this engine leaves a run to others that nobody drives and that should move, if it does."""
@@ -452,8 +461,16 @@ class Engine(Keeping):
             room=self._room,
         )
         return Machinery(
+            store=self._store,
             committer=Committer(self._store, self.clock, patience_seconds=settings.patience_seconds),
-            slots=Slots({"loop": settings.loop_bodies, "thread": settings.threads, "process": settings.processes}),
+            slots=Slots(
+                {
+                    "loop": settings.loop_bodies,
+                    "thread": settings.threads,
+                    "process": settings.processes,
+                    "free": sys.maxsize,
+                }
+            ),
             dispatch=dispatch,
             clock=self.clock,
             values=self._values,

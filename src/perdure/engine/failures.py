@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from perdure.dispatch.failure import Failure, failure_of
 from perdure.errors import (
     BodyNotFound,
+    CheckpointNotHere,
+    ReplayDiffers,
     StreamsNotSupported,
+    StreamsUneven,
     TruthUnclear,
     ValueNotReadable,
     ValueNotStorable,
@@ -37,8 +40,11 @@ _KINDS: Sequence[tuple[ErrorClass, Sequence[RetryOn]]] = (
 _CLASSES = frozenset(ErrorClass)
 _SAME_AGAIN = (
     BodyNotFound,
+    CheckpointNotHere,
     InputUnusable,
+    ReplayDiffers,
     StreamsNotSupported,
+    StreamsUneven,
     TruthUnclear,
     ValueNotReadable,
     ValueNotStorable,

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import enum
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date, datetime, time, timedelta
-from typing import Any, get_origin
+from typing import Any, cast, get_origin
 
 import msgspec
 
 from perdure.errors import WrongInputs
 from perdure.graph.annotations import bare, describe, parts_of
 from perdure.graph.constants import from_constant, has_schema, is_schema_compatible, schema_of
-from perdure.graph.model import Graph, Input
+from perdure.graph.model import STREAM_INPUT, Graph, Input
+from perdure.graph.templates import VALUE
 
 _FORMS: dict[Any, str] = {
     date: "2026-01-31",
@@ -27,7 +28,9 @@ _FORMS: dict[Any, str] = {
 def check_inputs(graph: Graph, annotations: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return a value for each input, defaults included. Raises WrongInputs with all that is wrong."""
     known = {declared.name: declared for declared in graph.inputs}
-    problems = [f"there is no input {name!r} (there is {_listed(known)})" for name in given if name not in known]
+    streams = stream_inputs(graph)
+    names = {**known, **streams}
+    problems = [f"there is no input {name!r} (there is {_listed(names)})" for name in given if name not in names]
     values: dict[str, Any] = {}
     for name, declared in known.items():
         if name not in given and declared.default is msgspec.UNSET:
@@ -37,9 +40,37 @@ def check_inputs(graph: Graph, annotations: Mapping[str, Any], given: Mapping[st
             values[name] = _fitted(given.get(name, declared.default), declared, annotations.get(name, Any))
         except ValueError as error:
             problems.append(f"{name!r}: {error}")
+    for name in streams:
+        if name in given:
+            try:
+                values[name] = _fitted(_as_list(given[name]), Input(name=name), annotations.get(name, list[Any]))
+            except ValueError as error:
+                problems.append(f"{name!r}: {error}")
     if problems:
         raise WrongInputs(graph.name, problems)
     return values
+
+
+def stream_inputs(graph: Graph) -> dict[str, dict[str, Any]]:
+    """Return the inputs of a workflow that are streams, each with the schema of its items."""
+    return {
+        node.id: node.data.get("schema", {}).get(VALUE, node.data.get("schema", {}))
+        for node in graph.nodes
+        if node.type == STREAM_INPUT
+    }
+
+
+def check_item(value: Any, schema: dict[str, Any]) -> str | None:
+    """Return why a value cannot be an item of such an input; None if it can."""
+    given = schema_of(type(value))
+    return None if is_schema_compatible(given, schema) else f"a {type(value).__name__} does not fit {schema}"
+
+
+def _as_list(items: Any) -> Any:
+    if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
+        kind = type(cast("object", items)).__name__
+        raise ValueError(f"it is a stream, and takes a list of its items, not a {kind}")
+    return list(cast("Iterable[Any]", items))
 
 
 def words_for(annotation: Any) -> str:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 
 import msgspec
 
-from perdure.clock import from_micros
+from perdure.clock import SystemClock, from_micros
 from perdure.engine.engine import Engine
 from perdure.engine.leases import is_gone
 from perdure.engine.values import Values
@@ -22,9 +22,12 @@ from perdure.graph.topology import topological_order
 from perdure.graph.writing import content_hash
 from perdure.ids import EngineId, NodeId, RunId, Seq
 from perdure.journal import events as e
-from perdure.journal.states import SETTLED, TERMINAL, NodeState, NodeStatus, RunState, RunStatus
+from perdure.journal.dump import KeptEntries
+from perdure.journal.headway import Headway, Headways
+from perdure.journal.pace import Pace
+from perdure.journal.states import MOVING, SETTLED, TERMINAL, NodeState, NodeStatus, RunState, RunStatus
 from perdure.journal.verify import Dump, Violation, verify
-from perdure.store.base import BlobUse, RunDump, RunFilter, Store, StoredRun
+from perdure.store.base import BlobUse, ItemRow, RunDump, RunFilter, Store, StoredRun
 from perdure.store.blobs import BlobStore, open_blobs
 from perdure.store.codecs import BlobRef, blob_refs, process_codecs
 from perdure.store.codecs.wire import INLINE_MAX_BYTES
@@ -59,6 +62,8 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     started_at: str | None
     ended_at: str | None
     error: ErrorReport | None
+    stream: Headway | None
+    """Only of a node that gives its items one by one, once it has begun."""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,10 +162,26 @@ async def whole_values(store: Store, values: Mapping[str, e.Encoded]) -> dict[st
 async def report_run(store: Store, run_id: RunId) -> RunReport:
     """Return what there is to know about a run."""
     stored = await load_run(store, run_id)
-    return report_of(stored, await load_graph(store, stored.run))
+    graph = await load_graph(store, stored.run)
+    if not any(node.stream is not None for node in stored.nodes):
+        return report_of(stored, graph, {})
+    pace = Pace()
+    async for entry in events_of(store, run_id):
+        pace.hear(entry.event, at=entry.at)
+    is_driven = stored.run.status in MOVING and stored.owner in await living_engines(store)
+    now = SystemClock().now_micros() if is_driven else None
+    return report_of(stored, graph, headway_of(stored, graph, pace, now=now))
 
 
-def report_of(stored: StoredRun, graph: Graph | None) -> RunReport:
+def headway_of(stored: StoredRun, graph: Graph | None, pace: Pace, *, now: int | None) -> dict[NodeId, Headway]:
+    """Return how far the nodes have come that give streams. `now` is the present if an engine drives the run, else None."""
+    states = {node.node_id: node for node in stored.nodes}
+    headways = Headways(graph)
+    found = {name: headways.of(name, states, stored.run.inputs, pace, now=now) for name in states}
+    return {name: headway for name, headway in found.items() if headway is not None}
+
+
+def report_of(stored: StoredRun, graph: Graph | None, streams: Mapping[NodeId, Headway]) -> RunReport:
     """Describe a run. Its nodes come in topological order, those that nothing happened to included."""
     run = stored.run
     states = {node.node_id: node for node in stored.nodes}
@@ -175,7 +196,7 @@ def report_of(stored: StoredRun, graph: Graph | None) -> RunReport:
         error=_error_report(run.error, run.failed_node),
         branch=run.branch_id,
         progress=Progress(done=sum(node.status in SETTLED for node in stored.nodes), total=len(nodes)),
-        nodes=tuple(_node_report(node, states.get(node.id)) for node in nodes),
+        nodes=tuple(_node_report(node, states.get(node.id), streams.get(node.id)) for node in nodes),
     )
 
 
@@ -230,9 +251,27 @@ def _dump_of(stored: RunDump, lost_blobs: Sequence[str], unused_blobs: Sequence[
         nodes=stored.all_nodes,
         steps={(step.node_id, step.name, step.occurrence): step.result for step in stored.stored.steps},
         version_hash=version_hash,
-        plan=None if graph is None else compile_plan(graph, {}),
+        plan=None if graph is None else compile_plan(graph, {}, generators=_generators(stored)),
+        kept=tuple(_kept(row) for row in stored.items),
         lost_blobs=tuple(lost_blobs),
         unused_blobs=tuple(unused_blobs),
+    )
+
+
+def _generators(stored: RunDump) -> set[NodeId]:
+    """Return the nodes that are generators, as the log tells: their types may not be here."""
+    started = (entry.event for entry in stored.events if isinstance(entry.event, e.NodeStarted))
+    return {event.node_id for event in started if event.generates}
+
+
+def _kept(row: ItemRow) -> KeptEntries:
+    return KeptEntries(
+        node_id=row.node_id,
+        branch_id=row.branch_id,
+        position=row.position,
+        count=row.count,
+        seq=row.seq,
+        content=bytes(row.items),
     )
 
 
@@ -265,7 +304,7 @@ def _nodes_without_graph(states: Sequence[NodeState]) -> list[Node]:
     return [Node(id=state.node_id, type=UNKNOWN_TYPE) for state in by_time]
 
 
-def _node_report(node: Node, state: NodeState | None) -> NodeReport:
+def _node_report(node: Node, state: NodeState | None, stream: Headway | None) -> NodeReport:
     return NodeReport(
         id=node.id,
         type=node.type,
@@ -275,6 +314,7 @@ def _node_report(node: Node, state: NodeState | None) -> NodeReport:
         started_at=None if state is None else iso_time(state.started_at),
         ended_at=None if state is None else iso_time(state.ended_at),
         error=None if state is None else _error_report(state.error, node.id),
+        stream=stream,
     )
 
 

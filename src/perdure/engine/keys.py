@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from perdure.ids import RunId
 from perdure.journal.states import NodeState
 
@@ -9,6 +11,19 @@ from perdure.journal.states import NodeState
 def idempotency_key(run_id: RunId, node: NodeState) -> str:
     """Return what is the same for every attempt at a node, and for nothing else."""
     return f"{_escaped(run_id)}/{_escaped(node.node_id)}/{node.generation}"
+
+
+def item_key(node_key: str, item: str) -> str:
+    """Return what is the same for every attempt at one item of the node that has this key."""
+    return f"{node_key}/{item}"
+
+
+def item_name(position: int, consumed: Mapping[str, int]) -> str:
+    """Return what an item is called, whenever and by whomever it is tried: by its position, or where that depends on what comes
+    first, by how much of each stream was taken for it."""
+    if not consumed:
+        return str(position)
+    return "+".join(f"{_escaped(handle)}{count - 1}" for handle, count in consumed.items())
 
 
 def _escaped(name: str) -> str:

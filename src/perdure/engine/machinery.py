@@ -13,12 +13,14 @@ from perdure.engine.rounds import Rounds
 from perdure.engine.slots import Slots
 from perdure.engine.values import Values
 from perdure.ids import Chance
+from perdure.store.base import Store
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machinery:
     """Shared by the drivers of one engine, owned by the engine."""
 
+    store: Store
     committer: Committer
     slots: Slots
     dispatch: Dispatch

@@ -9,6 +9,7 @@ import msgspec
 
 from perdure.engine.bodies import STOPPING
 from perdure.engine.resolution import Resolution
+from perdure.engine.sending import obey_sent
 from perdure.ids import NodeId
 from perdure.journal.states import TERMINAL, NodeStatus, RunStatus
 from perdure.store.base import Command
@@ -27,6 +28,8 @@ def obey(command: Command, driver: Driver, *, at: int) -> bool:
         case "cancel" if status not in TERMINAL and status not in STOPPING:
             driver.decider.cancel(reason=reason, at=at)
             driver.stop_when_durable(STOPPING[RunStatus.CANCELLING])
+        case "send" | "close":
+            return obey_sent(command, driver)
         case "resolve":
             return _obey_resolution(command, driver, at)
         case "resume" if status in (RunStatus.QUARANTINED, RunStatus.SUSPENDED, RunStatus.PAUSED):

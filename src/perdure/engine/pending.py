@@ -9,8 +9,9 @@ import msgspec
 from perdure.ids import CommandId
 from perdure.journal import events as e
 from perdure.journal.decide import Decider
+from perdure.journal.projection import StepKey
 from perdure.journal.states import NodeState, RunState
-from perdure.store.base import BlobUse
+from perdure.store.base import BlobUse, ItemDrop, ItemRow
 
 
 class Portion(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -19,8 +20,12 @@ class Portion(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     decided: Sequence[tuple[e.AnyEvent, int]]
     run: RunState
     nodes: tuple[NodeState, ...]
+    steps: dict[StepKey, e.Encoded] | None
+    """All memoised steps, where the run goes on on another branch, which keeps them."""
     blobs: tuple[BlobUse, ...]
     commands: tuple[CommandId, ...]
+    items: tuple[ItemRow, ...] = ()
+    drops: tuple[ItemDrop, ...] = ()
     acts: list[Callable[[], None]]
     """What is to be done when they are durable."""
 
@@ -45,17 +50,25 @@ class Pending:
         """Whether there is nothing to be committed, or to be done when it is."""
         return not (self.is_waited_for or self._decider.decided)
 
-    def cut(self) -> Portion:
-        """Return what has gathered since the last cut."""
+    def cut(self, items: tuple[ItemRow, ...] = (), drops: tuple[ItemDrop, ...] = ()) -> Portion:
+        """Return what has gathered since the last cut, with what it means for the entries of streams."""
         projection = self._decider.projection
         decided = self._decider.take()
-        changed = {event.node_id: None for event, _ in decided if isinstance(event, e.NodeEvent)}
+        is_branched = any(isinstance(event, e.BranchCreated) for event, _ in decided)
+        changed = (
+            projection.nodes
+            if is_branched
+            else {event.node_id: None for event, _ in decided if isinstance(event, e.NodeEvent)}
+        )
         portion = Portion(
             decided=decided,
             run=projection.run,
             nodes=tuple(projection.nodes[node_id] for node_id in changed),
+            steps=dict(projection.steps) if is_branched else None,
             blobs=tuple(dict.fromkeys(self.blobs)) if self.blobs else (),
             commands=tuple(self.commands) if self.commands else (),
+            items=items,
+            drops=drops,
             acts=self.acts,
         )
         self.acts, self.blobs, self.commands = [], [], []

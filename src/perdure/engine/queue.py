@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import get_args
 
 from perdure.dispatch.base import SlotKind
 from perdure.ids import NodeId
@@ -21,7 +22,7 @@ class Queue:
         self._kind_of = kind_of
         self._later = later
         self._on_due = on_due
-        self._queued: dict[SlotKind, deque[NodeId]] = {"loop": deque(), "thread": deque(), "process": deque()}
+        self._queued: dict[SlotKind, deque[NodeId]] = {kind: deque() for kind in get_args(SlotKind)}
         self._delayed: dict[NodeId, asyncio.TimerHandle] = {}
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, get_args, get_origin
 
 import msgspec
@@ -11,19 +11,36 @@ import msgspec
 from perdure.dispatch.failure import storable
 from perdure.engine.driver import NotOurs
 from perdure.engine.hub import Flash
+from perdure.engine.inputs import check_item
 from perdure.engine.resolution import Resolution, done
-from perdure.errors import CommandIdTaken, NotInDoubt, RunCancelled, RunFailed, RunNotFound, RunResting
+from perdure.engine.sending import CLOSE, SEND, Sent
+from perdure.errors import (
+    CommandIdTaken,
+    InputClosed,
+    NotInDoubt,
+    RunCancelled,
+    RunFailed,
+    RunNotFound,
+    RunResting,
+    WrongInputs,
+)
 from perdure.graph.annotations import shaped
 from perdure.graph.model import DEFAULT_OUTPUT
 from perdure.ids import CommandId, RunId, Seq
 from perdure.journal.events import Encoded, Recorded
-from perdure.journal.states import TERMINAL, NodeState, NodeStatus, RunState, RunStatus
+from perdure.journal.states import ENDED, TERMINAL, NodeState, NodeStatus, RunState, RunStatus
 from perdure.store.base import Command, StoredRun
 
 if TYPE_CHECKING:
     from perdure.engine.engine import Engine
 
 R = TypeVar("R")
+
+
+def _unknown_stream(run: RunState, name: str, known: Mapping[str, Any]) -> WrongInputs:
+    there = ", ".join(map(repr, known)) or "none"
+    return WrongInputs(run.workflow, [f"there is no input {name!r} that is a stream (there is {there})"])
+
 
 EVENTS_PER_PAGE = 500
 _STUCK = frozenset((RunStatus.QUARANTINED, RunStatus.SUSPENDED, RunStatus.PAUSED))
@@ -127,6 +144,40 @@ class Run(Generic[R]):
         A run that has ended already stays as it is.
         """
         await self._command("cancel", {"reason": storable(reason)}, command_id)
+
+    async def send(self, name: str, item: Any, *, item_id: str | None = None) -> None:
+        """Give an item to an input that is a stream. Durable when this returns; items arrive in the order of sending.
+
+        The same `item_id` twice has no effect. Raises WrongInputs if there is no such input or the item does not fit, and
+        InputClosed if no more items are taken.
+        """
+        await self._require_open(name, item)
+        encoded, blobs = await self._engine.values.pack(item, where=f"an item for input {name!r}")
+        sent = Sent(input=name, item=bytes(encoded).decode(), blobs=blobs)
+        command_id = None if item_id is None else f"{SEND}/{name}/{item_id}"
+        await self._command(SEND, msgspec.to_builtins(sent), command_id)
+
+    async def close(self, name: str) -> None:
+        """Say that no more items come for an input that is a stream. To do it again has no effect."""
+        run = await self.state()
+        known = await self._engine.stream_inputs(run)
+        if name not in known:
+            raise _unknown_stream(run, name, known)
+        await self._command(CLOSE, msgspec.to_builtins(Sent(input=name)), f"{CLOSE}/{name}")
+
+    async def _require_open(self, name: str, item: Any) -> None:
+        stored = await self.load()
+        known = await self._engine.stream_inputs(stored.run)
+        if name not in known:
+            raise _unknown_stream(stored.run, name, known)
+        if (problem := check_item(item, known[name])) is not None:
+            raise WrongInputs(stored.run.workflow, [f"{name!r}: {problem}"])
+        node = next((node for node in stored.nodes if node.node_id == name), None)
+        is_closing = any(command.kind == CLOSE and command.payload.get("input") == name for command in stored.commands)
+        is_given = name in stored.run.inputs
+        is_over = node is not None and (node.status in ENDED or (node.stream is not None and node.stream.is_closed))
+        if stored.run.status in TERMINAL or is_closing or is_given or is_over:
+            raise InputClosed(self.run_id, name)
 
     async def resume(self, reason: str = "", *, command_id: str | None = None) -> None:
         """Let a run that rests go on: one that was quarantined, or whose doubt is resolved."""

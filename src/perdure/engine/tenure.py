@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from perdure.engine.pending import Portion
 from perdure.ids import Epoch, EventId, Seq
 from perdure.journal import events as e
+from perdure.journal.projection import StepKey
 from perdure.journal.states import RunState
-from perdure.store.base import Claim, Keep, LeaseChange, Release, StepRow, Transition
+from perdure.store.base import BranchRow, Claim, Keep, LeaseChange, Release, StepRow, Transition
 
 
 class Tenure:
@@ -50,7 +51,10 @@ class Tenure:
             run=portion.run,
             events=recorded,
             nodes=portion.nodes,
-            steps=_step_rows(recorded),
+            steps=_step_rows(recorded) if portion.steps is None else _steps_on_branch(portion.steps, portion.run),
+            branches=_branch_rows(recorded),
+            items=portion.items,
+            drops=portion.drops,
             blobs=portion.blobs,
             commands=portion.commands,
             lease=self._lease,
@@ -74,12 +78,17 @@ class Tenure:
 
 
 def numbered(portion: Portion, base_seq: Seq, epoch: Epoch, new_id: Callable[[], str]) -> tuple[e.Recorded, ...]:
-    """Give the events their places. What comes before a claim belongs to the epoch before it."""
+    """Give the events their places. What comes before a claim belongs to the epoch before it, and what comes before a branch
+    to its parent."""
     recorded: list[e.Recorded] = []
-    branch_id = portion.run.branch_id
+    branch_id = next(
+        (event.parent for event, _ in portion.decided if isinstance(event, e.BranchCreated)), portion.run.branch_id
+    )
     for seq, (event, at) in enumerate(portion.decided, start=base_seq + 1):
         if isinstance(event, e.RunClaimed):
             epoch = event.epoch
+        elif isinstance(event, e.BranchActivated):
+            branch_id = event.branch_id
         recorded.append(
             e.Recorded(seq=Seq(seq), id=EventId(new_id()), branch_id=branch_id, epoch=epoch, at=at, event=event)
         )
@@ -99,4 +108,33 @@ def _step_rows(recorded: Sequence[e.Recorded]) -> tuple[StepRow, ...]:
         )
         for entry in recorded
         if isinstance(step := entry.event, e.StepCompleted)
+    )
+
+
+def _steps_on_branch(steps: Mapping[StepKey, e.Encoded], run: RunState) -> tuple[StepRow, ...]:
+    """Return the rows of all memoised steps that a branch keeps."""
+    return tuple(
+        StepRow(
+            node_id=node_id,
+            branch_id=run.branch_id,
+            name=name,
+            occurrence=occurrence,
+            result=result,
+            seq=run.last_seq,
+        )
+        for (node_id, name, occurrence), result in steps.items()
+    )
+
+
+def _branch_rows(recorded: Sequence[e.Recorded]) -> tuple[BranchRow, ...]:
+    return tuple(
+        BranchRow(
+            branch_id=created.branch_id,
+            parent=created.parent,
+            cut=created.cut,
+            dropped=created.dropped,
+            seq=entry.seq,
+        )
+        for entry in recorded
+        if isinstance(created := entry.event, e.BranchCreated)
     )

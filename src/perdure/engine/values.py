@@ -40,7 +40,8 @@ class Values:
         self.blobs = blobs
         self.patience_seconds = patience_seconds
         """How long blobs may be out of reach, or without room, before what needs them is given up."""
-        self._inline_max = inline_max_bytes
+        self.inline_max_bytes = inline_max_bytes
+        """What is larger is kept as a blob."""
         self._cache: OrderedDict[str, bytes] = OrderedDict()
         self._cached_bytes = 0
         self._threads = ThreadPoolExecutor(ENCODING_THREADS, thread_name_prefix="perdure-values")
@@ -77,8 +78,8 @@ class Values:
         Raises ValueNotStorable.
         """
         if isinstance(value, msgspec.Raw):
-            return self.codecs.repack(bytes(value), inline_max_bytes=self._inline_max)
-        return self.codecs.pack(value, where=where, inline_max_bytes=self._inline_max)
+            return self.codecs.repack(bytes(value), inline_max_bytes=self.inline_max_bytes)
+        return self.codecs.pack(value, where=where, inline_max_bytes=self.inline_max_bytes)
 
     async def keep(self, blobs: Sequence[NewBlob]) -> tuple[BlobUse, ...]:
         """Make the blobs of packed values durable. Raises BlobMissing for an asset whose content is not there."""
@@ -111,7 +112,7 @@ class Values:
 
     async def inlined(self, value: Encoded) -> Encoded:
         """Return the value with all its parts inside it: for those who cannot read blobs. Assets stay what they are."""
-        if not (references := content_refs(value)):
+        if not (references := await self._references(value)):
             return value
         held = {reference: await self._read(reference) for reference in references}
         return msgspec.Raw(with_blobs_inside(value, held))
@@ -120,7 +121,7 @@ class Values:
         """Return a decoder for these values, with the blobs that are parts of them at hand."""
         references: set[BlobRef] = set()
         for value in values:
-            references |= content_refs(value)
+            references |= await self._references(value)
         if not references:
             return self.decode_whole
         held = {reference: await self._read(reference) for reference in references}
@@ -129,6 +130,14 @@ class Values:
             return self.codecs.unpack(value, annotation, read_blob=held.__getitem__)
 
         return decode
+
+    async def _references(self, value: Encoded) -> set[BlobRef]:
+        """Return the blobs that must be read to decode a value. The list of a whole stream does not name those of its items,
+        which may be many."""
+        references = content_refs(value)
+        if len(references) == 1 and (whole := whole_reference(value)) is not None:
+            references |= content_refs(await self._read(whole))
+        return references
 
     async def unpack(self, value: Encoded, annotation: Any = Any) -> Any:
         """Return the decoded value."""

@@ -16,11 +16,21 @@ from perdure.errors import GraphError, InvalidCall, InvalidDeclaration, MisusedR
 from perdure.graph.calls import bind_arguments, did_you_mean
 from perdure.graph.handles import BodyContext, Handle, Outputs, Shape, Stream, shape_of
 from perdure.graph.lifecycle import ClassShape, class_problems, run_class, shape_of_class
-from perdure.graph.model import JoinMode
-from perdure.graph.policy import Backoff, Executor, Policy, Replay, RetryOn, Seconds, policy_from, problems_of
+from perdure.graph.model import STREAM_INPUT, JoinMode, Leftovers
+from perdure.graph.policy import (
+    Backoff,
+    Executor,
+    OnItemError,
+    Policy,
+    Replay,
+    RetryOn,
+    Seconds,
+    policy_from,
+    problems_of,
+)
 from perdure.graph.refs import find_ref, place_of_call
 from perdure.graph.source import Source, source_of
-from perdure.graph.trace import Trace, current_trace
+from perdure.graph.trace import Trace, current_trace, know_stream_input
 from perdure.graph.workflows import BoundWorkflow, RunSettings, Workflow, declared_workflows, workflow
 
 __all__ = [
@@ -49,7 +59,6 @@ T = TypeVar("T")
 U = TypeVar("U")
 V = TypeVar("V")
 C = TypeVar("C", bound=BodyContext)
-NamedT = TypeVar("NamedT", bound=Outputs)
 
 _Items = Stream[T] | Iterable[T]
 
@@ -104,9 +113,54 @@ class NodeType(Generic[P, R_co]):
             return cast("R_co", run_class(cast("type[Any]", self.fn), self.class_shape, args, kwargs))
         return cast("R_co", self.fn(*args, **kwargs))
 
+    # What a generator gives for each item is one stream. The ignored errors say that not every node type is a generator, which is
+    # what choosing between overloads is for.
+
+    @overload
+    def map(  # type: ignore[misc]
+        self: Callable[Concatenate[T, ...], Stream[R]],
+        items: _Items[T],
+        /,
+        *,
+        join: JoinMode | None = None,
+        leftovers: Leftovers = "fail",
+        **held: Any,
+    ) -> Stream[R]: ...
+
+    @overload
+    def map(  # type: ignore[misc]
+        self: Callable[Concatenate[T, U, ...], Stream[R]],
+        items: _Items[T],
+        more: _Items[U],
+        /,
+        *,
+        join: JoinMode | None = None,
+        leftovers: Leftovers = "fail",
+        **held: Any,
+    ) -> Stream[R]: ...
+
+    @overload
+    def map(  # type: ignore[misc]
+        self: Callable[Concatenate[T, U, V, ...], Stream[R]],
+        items: _Items[T],
+        more: _Items[U],
+        most: _Items[V],
+        /,
+        *,
+        join: JoinMode | None = None,
+        leftovers: Leftovers = "fail",
+        **held: Any,
+    ) -> Stream[R]: ...
+
     @overload
     def map(
-        self: Callable[Concatenate[T, ...], R], items: _Items[T], /, *, join: JoinMode | None = None, **held: Any
+        self: Callable[Concatenate[T, ...], R],
+        items: _Items[T],
+        /,
+        *,
+        join: JoinMode | None = None,
+        leftovers: Leftovers = "fail",
+        **held: Any,
     ) -> Stream[R]: ...
 
     @overload
@@ -117,6 +171,7 @@ class NodeType(Generic[P, R_co]):
         /,
         *,
         join: JoinMode | None = None,
+        leftovers: Leftovers = "fail",
         **held: Any,
     ) -> Stream[R]: ...
 
@@ -129,16 +184,26 @@ class NodeType(Generic[P, R_co]):
         /,
         *,
         join: JoinMode | None = None,
+        leftovers: Leftovers = "fail",
         **held: Any,
     ) -> Stream[R]: ...
 
-    def map(self: Any, items: Any, /, *more: Any, join: JoinMode | None = None, **held: Any) -> Any:
+    def map(
+        self: Any,
+        items: Any,
+        /,
+        *more: Any,
+        join: JoinMode | None = None,
+        leftovers: Leftovers = "fail",
+        **held: Any,
+    ) -> Any:
         """Call the node once per item of the positional arguments, which are streams or lists, and give a stream.
 
         Keyword arguments are single values, the same for every item. Streams that do not come from one source need a
-        `join`: "zip" takes one item of each, "latest" the last item of each whenever one has a further item.
+        `join`: "zip" takes one item of each, "latest" the last item of each whenever one has a further item. Where the
+        shortest of zipped streams has ended and others have not, the node fails, unless it drops their `leftovers`.
         """
-        return _map_call(self, (items, *more), held, join)
+        return _map_call(self, (items, *more), held, join, leftovers)
 
     def named(self, node_id: str) -> NodeType[P, R_co]:
         """Return this node type for a call that chooses the id of its node: `fetch.named("first")(url)`."""
@@ -215,10 +280,6 @@ class NodeDecorator:
 
     @overload
     def __call__(
-        self, fn: Callable[Concatenate[_Unlike, P], Iterator[NamedT] | AsyncIterator[NamedT]], /
-    ) -> NodeType[..., Any]: ...
-    @overload
-    def __call__(
         self, fn: Callable[Concatenate[_Unlike, P], Iterator[T] | AsyncIterator[T]], /
     ) -> NodeType[..., Stream[T]]: ...
     @overload
@@ -228,10 +289,6 @@ class NodeDecorator:
 
     @overload
     def __call__(
-        self, fn: Callable[Concatenate[C, P], Iterator[NamedT] | AsyncIterator[NamedT]], /
-    ) -> NodeType[P, Any]: ...
-    @overload
-    def __call__(
         self, fn: Callable[Concatenate[C, P], Iterator[T] | AsyncIterator[T]], /
     ) -> NodeType[P, Stream[T]]: ...
     @overload
@@ -239,8 +296,6 @@ class NodeDecorator:
     @overload
     def __call__(self, fn: Callable[Concatenate[C, P], R], /) -> NodeType[P, R]: ...
 
-    @overload
-    def __call__(self, fn: Callable[P, Iterator[NamedT] | AsyncIterator[NamedT]], /) -> NodeType[P, Any]: ...
     @overload
     def __call__(self, fn: Callable[P, Iterator[T] | AsyncIterator[T]], /) -> NodeType[P, Stream[T]]: ...
     @overload
@@ -267,6 +322,7 @@ class NodeDecorator:
         executor: Executor = "auto",
         queue: str = "default",
         replay: Replay = "compare",
+        on_item_error: OnItemError = "fail",
     ) -> NodeDecorator: ...
 
     def __call__(self, fn: Any = None, /, *, name: str | None = None, **options: Any) -> Any:
@@ -291,7 +347,11 @@ def declared_types() -> Mapping[str, NodeType[..., Any]]:
 
 
 def _map_call(
-    node_type: NodeType[..., Any], items: tuple[Any, ...], held: dict[str, Any], join: JoinMode | None
+    node_type: NodeType[..., Any],
+    items: tuple[Any, ...],
+    held: dict[str, Any],
+    join: JoinMode | None,
+    leftovers: Leftovers,
 ) -> Any:
     trace: Trace | None = current_trace()
     subject = f"Node type {node_type.label!r}"
@@ -306,9 +366,13 @@ def _map_call(
     ]
     if join not in (None, "zip", "latest"):
         problems.append(f"join={join!r} is neither 'zip' nor 'latest'.")
+    if leftovers not in ("fail", "drop"):
+        problems.append(f"leftovers={leftovers!r} is neither 'fail' nor 'drop'.")
+    elif leftovers == "drop" and join != "zip":
+        problems.append("leftovers='drop' needs join='zip': nothing else leaves any.")
     if problems:
         raise InvalidCall(subject, problems, place_of_call())
-    return trace.call(node_type, arguments, mapped=mapped, join=join)
+    return trace.call(node_type, arguments, mapped=mapped, join=join, leftovers=leftovers)
 
 
 def _declare(
@@ -369,3 +433,13 @@ def _locals_at_declaration(fn: Any) -> dict[str, Any] | None:
     while frame is not None and frame.f_globals.get("__name__") == __name__:
         frame = frame.f_back
     return None if frame is None else dict(frame.f_locals)
+
+
+async def _stream_input(schema: dict[str, Any] | None = None) -> AsyncIterator[Any]:
+    """What stands for an input that is a stream. In a run the engine gives its items; by itself it has none."""
+    nothing: tuple[Any, ...] = ()
+    for item in nothing:
+        yield item
+
+
+know_stream_input(NodeDecorator(STREAM_INPUT)(_stream_input))

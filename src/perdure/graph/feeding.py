@@ -18,10 +18,9 @@ from perdure.graph.templates import MAP, VALUE, is_mapped, marker_of, problems_o
 
 _CONDITIONS = ("when", "unless")
 _SCALARS = (str, int, float, bool, type(None))
-_NOT_RUN = "This version checks streams but does not run them: let the node return a list instead of yielding."
 _CHOICES = (
     "Choose how: f.map(xs) for a call per item, f(collect(xs)) for one call with a list, or annotate the parameter "
-    f"Stream[T] to read it while it arrives. {_NOT_RUN}"
+    "Stream[T] to read it while it arrives."
 )
 
 
@@ -90,17 +89,32 @@ class Feeding:
                 message = f"{name!r} of {target!r} wants a stream, but {_origin(edge)} is one value."
                 yield Fault(target, "not_a_stream", message, "Give it the value itself, or feed it from a stream.")
         elif edge.mode in _CONDITIONS:
-            message = f"A condition of {target!r} is one value, but {_origin(edge)} is a stream."
-            yield Fault(target, "stream_as_value", message, "Collect it, and decide on one value in a node.")
+            if not self._is_mapped(target):
+                message = f"A condition of {target!r} is one value, but {_origin(edge)} is a stream."
+                remedy = "Map the node over items of the same stream, or collect it and decide on one value in a node."
+                yield Fault(target, "stream_as_value", message, remedy)
+            elif self._index.nodes[self._index.position[target]].join is not None:
+                message = (
+                    f"A condition of {target!r} decides item by item, but its items are brought together by a join."
+                )
+                yield Fault(target, "unaligned_join", message, "Join in a node of its own.")
         elif edge.mode in (None, "first"):
             message = f"{name!r} of {target!r} wants one value, but {_origin(edge)} is a stream."
-            remedy = f"Return it as a list: collect(xs). {_NOT_RUN}" if target == OUTPUT else _CHOICES
+            remedy = "Return it as a list: collect(xs)." if target == OUTPUT else _CHOICES
             if handle is not None and handle.streaming:
                 remedy = "The parameter reads a stream: give the edge the mode 'stream'."
             yield Fault(target, "stream_as_value", message, remedy)
         elif edge.mode == "stream" and handle is not None and not handle.streaming:
             message = f"{name!r} of {target!r} does not read a stream while it arrives."
             yield Fault(target, "stream_as_value", message, _CHOICES)
+
+    def _is_mapped(self, target: str) -> bool:
+        position = self._index.position.get(target)
+        if position is None:
+            return False
+        edges = (edge for edges in self._index.incoming[position].values() for edge in edges)
+        is_fed = any(edge.mode == "map" for edge in edges)
+        return is_fed or any(map(is_mapped, self._index.nodes[position].data.values()))
 
     def _part_faults(self, target: str, edge: Edge) -> Iterator[Fault]:
         source = self._index.source_handle(edge)
@@ -138,6 +152,8 @@ class Feeding:
             return
         is_item = wanted is not handle.annotation
         is_stream = self._streams.lineage_of(edge) not in (None, UNKNOWN)
+        if is_stream and not _takes_stream(edge, handle):
+            return  # a fault of its own; of what type the items are would only distract from it
         key = (id(source or given), id(handle), edge.mode, edge.path, is_item, is_stream)
         if key not in self._verdicts:
             if source is not None:
@@ -148,6 +164,10 @@ class Feeding:
         if verdict is not None:
             rule, problem, remedy = verdict
             yield Fault(target, rule, f"{handle.name!r} of {target!r} {problem} {_origin(edge)}.", remedy)
+
+
+def _takes_stream(edge: Edge, handle: Handle) -> bool:
+    return handle.streaming if edge.mode == "stream" else edge.mode in ("map", "collect")
 
 
 def _type_verdict(

@@ -1,7 +1,7 @@
 """The forms in which a graph is read. `writing` writes it.
 
-- JSON or YAML with edges: `{"name", "inputs", "nodes": [{"id", "type", "data", "stage", "join"}], "edges": [{"id",
-  "source", "sourceHandle", "target", "targetHandle", "mode", "path"}], "outputs"}`. Only `name`, `nodes` and, of a node
+- JSON or YAML with edges: `{"name", "inputs", "nodes": [{"id", "type", "data", "stage", "join", "leftovers"}], "edges":
+  [{"id", "source", "sourceHandle", "target", "targetHandle", "mode", "path"}], "outputs"}`. Only `name`, `nodes` and, of a node
   and an edge, what says which and where are needed. Other keys are kept in `extra`.
 - JSON or YAML in the short form: `shortform` describes it.
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from perdure.errors import UnreadableGraph
 from perdure.graph.constants import is_array, is_object
 from perdure.graph.documents import parse_json, plain
-from perdure.graph.model import DEFAULT_OUTPUT, Edge, EdgeMode, Graph, JoinMode, Node, PathStep
+from perdure.graph.model import DEFAULT_OUTPUT, Edge, EdgeMode, Graph, JoinMode, Leftovers, Node, PathStep
 from perdure.graph.reading import Reader
 from perdure.graph.shortform import is_short, read_short
 from perdure.graph.wiring import EdgeIds, sort_edges
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Types = Mapping[str, "NodeType[..., Any]"]
 
 _GRAPH_KEYS = ("name", "inputs", "nodes", "edges", "outputs")
-_NODE_KEYS = ("id", "type", "data", "stage", "join")
+_NODE_KEYS = ("id", "type", "data", "stage", "join", "leftovers")
 _EDGE_KEYS = ("id", "source", "sourceHandle", "target", "targetHandle", "mode", "path")
 
 
@@ -93,6 +93,7 @@ def _read_node(item: dict[str, Any], place: str, reader: Reader) -> Node:
         data=reader.mapping(item, "data", place),
         stage=reader.optional_text(item, "stage", place),
         join=reader.choice(item, "join", place, JoinMode),
+        leftovers=reader.choice(item, "leftovers", place, Leftovers) or "fail",
         extra=reader.others(item, _NODE_KEYS),
     )
 

@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 T_co = TypeVar("T_co", covariant=True)
+NamedT = TypeVar("NamedT", bound="Outputs")
 
 _ITERATORS = (collections.abc.Iterator, collections.abc.Generator)
 _ASYNC_ITERATORS = (collections.abc.AsyncIterator, collections.abc.AsyncGenerator)
@@ -76,6 +77,16 @@ class Stream(Protocol[T_co]):
     def __aiter__(self) -> AsyncIterator[T_co]: ...
 
     def __iter__(self) -> Iterator[T_co]: ...
+
+    if typing.TYPE_CHECKING:  # what stands for a stream while a workflow is traced
+
+        def __getitem__(self, part: str | int, /) -> Stream[Any]:
+            """In a workflow: a part of each item, or one of several outputs."""
+            ...
+
+        def __getattr__(self: Stream[NamedT], output: str, /) -> Stream[Any]:
+            """In a workflow: one of several outputs. Only a stream of Outputs has them."""
+            ...
 
 
 class BodyContext:

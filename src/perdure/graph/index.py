@@ -9,7 +9,9 @@ import msgspec
 
 from perdure.errors import Fault
 from perdure.graph.handles import Handle
+from perdure.graph.itemfailure import ERRORS, ItemFailure
 from perdure.graph.model import INPUT, OUTPUT, Edge, Graph, Input, Node
+from perdure.graph.policy import Policy
 
 if TYPE_CHECKING:
     from perdure.graph.declare import NodeType
@@ -26,6 +28,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     open_inputs: bool
     open_outputs: bool
     is_generator: bool
+    policy: Policy
 
 
 class Index:
@@ -123,12 +126,20 @@ class Index:
         self.faults.append(Fault(node, rule, message, remedy))
 
 
+def outputs_of_type(node_type: NodeType[..., Any]) -> tuple[Handle, ...]:
+    """Return the outputs of a node of this type, that for items which have failed included."""
+    if node_type.policy.on_item_error != "collect":
+        return node_type.outputs
+    return (*node_type.outputs, Handle(name=ERRORS, annotation=ItemFailure))
+
+
 def _kind_of(node_type: NodeType[..., Any]) -> Kind:
     return Kind(
         inputs={handle.name: handle for handle in node_type.inputs},
-        outputs={handle.name: handle for handle in node_type.outputs},
+        outputs={handle.name: handle for handle in outputs_of_type(node_type)},
         required=tuple(handle.name for handle in node_type.inputs if handle.required),
         open_inputs=node_type.open_inputs,
         open_outputs=node_type.open_outputs,
         is_generator=node_type.is_generator,
+        policy=node_type.policy,
     )

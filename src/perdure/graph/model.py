@@ -35,10 +35,13 @@ CONDITION = "$when"
 """The handle on which conditions arrive (modes `when` and `unless`)."""
 ORDER = "$after"
 """The handle of edges that carry no value: the target only waits for the source, and is skipped with it."""
+STREAM_INPUT = "perdure.input"
+"""The type of a node that stands for an input that is a stream. The node's id is the input's name."""
 DEFAULT_OUTPUT = "output"
 """The handle of a node that returns one value, and of a workflow that returns one."""
 
 JoinMode = Literal["zip", "latest"]
+Leftovers = Literal["fail", "drop"]
 EdgeMode = Literal["map", "collect", "stream", "first", "when", "unless"]
 PathStep = str | int
 
@@ -60,6 +63,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     stage: str | None = None
     join: JoinMode | None = None
     """How streams that are mapped together meet, when they do not come from one source."""
+    leftovers: Leftovers = "fail"
+    """What becomes of the items that are left when the shortest of zipped streams has ended."""
     extra: dict[str, Any] = {}
     """Keys that are not ours, such as a drawing's `position`: kept as they came, and no part of the content hash."""
 
@@ -67,7 +72,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Edge(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Carries what `source` puts on `source_handle` to `target_handle` of `target`.
 
-    `path` picks a part of the value (`title`, `0`). `mode` says how the value meets the parameter; none is one value.
+    `path` picks a part of the value (`title`, `0`), of a stream a part of each item. `mode` says how the value meets the
+    parameter; none is one value.
     """
 
     id: str
@@ -78,6 +84,11 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     mode: EdgeMode | None = None
     path: tuple[PathStep, ...] = ()
     extra: dict[str, Any] = {}
+
+    @property
+    def collects_parts(self) -> bool:
+        """Whether it carries the list of a part of each item."""
+        return self.mode == "collect" and bool(self.path)
 
 
 class Graph(msgspec.Struct, frozen=True, kw_only=True, gc=False):

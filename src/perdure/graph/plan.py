@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 
 from perdure.graph.declare import NodeType
-from perdure.graph.model import CONDITION, INPUT, ORDER, OUTPUT, Edge, Graph, Node
+from perdure.graph.model import CONDITION, INPUT, ORDER, OUTPUT, Edge, Graph, JoinMode, Leftovers, Node
 from perdure.graph.policy import Policy
-from perdure.graph.templates import fill
+from perdure.graph.templates import fill, is_mapped
 from perdure.ids import NodeId
 
 BindingKind = Literal["single", "list", "first", "template"]
@@ -25,6 +25,24 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     template: Any = None
 
 
+class Flow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a node has to do with streams."""
+
+    mapped: tuple[str, ...] = ()
+    """Handles of which the node gets one item per call."""
+    live: tuple[Edge, ...] = ()
+    """Edges from streams that the node reads while they flow: with mode `map` item by item, with mode `stream` as a whole. With
+    the modes of conditions they say for which items the node is called."""
+    is_generator: bool = False
+    join: JoinMode | None = None
+    leftovers: Leftovers = "fail"
+
+    @property
+    def emits(self) -> bool:
+        """Whether what the node gives is a stream."""
+        return self.is_generator or bool(self.mapped)
+
+
 class NodePlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What deciding about a node takes."""
 
@@ -35,9 +53,9 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     conditions: tuple[Edge, ...]
     order_only: tuple[Edge, ...]
     upstream: tuple[NodeId, ...]
-    """Distinct nodes this one waits for."""
+    """Distinct nodes that have to settle before this one starts."""
     downstream: tuple[NodeId, ...]
-    """Distinct nodes that wait for this one."""
+    """Distinct nodes that wait for this one to settle."""
     picked: tuple[Edge, ...]
     """Edges by which a condition or the run's outputs look into a part of what this node gives."""
     optional: frozenset[str]
@@ -45,6 +63,17 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     policy: Policy
     waits_for_first: bool
     """Whether it may be ready before everything upstream has settled."""
+    flow: Flow | None = None
+    """Only of nodes that read or give streams."""
+    opened_by: tuple[NodeId, ...] = ()
+    """Distinct nodes that have to begin, or to be skipped, before this one starts: it reads their streams."""
+    readers: tuple[NodeId, ...] = ()
+    """Distinct nodes that read this one's stream while it flows."""
+
+    @property
+    def emits(self) -> bool:
+        """Whether what the node gives is a stream."""
+        return self.flow is not None and self.flow.emits
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -57,32 +86,55 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Outputs that no edge feeds, in their JSON form."""
     stages: Mapping[str, tuple[NodeId, ...]]
 
+    def downstream_of(self, node_id: NodeId) -> list[NodeId]:
+        """Return every node that could tell if this one gave something else, without itself."""
+        cone: dict[NodeId, None] = {}
+        pending = [node_id]
+        while pending:
+            node = self.nodes[pending.pop()]
+            for dependent in (*node.downstream, *node.readers):
+                if dependent not in cone:
+                    cone[dependent] = None
+                    pending.append(dependent)
+        return list(cone)
+
 
 class _Known(msgspec.Struct, frozen=True, gc=False):
     """What a node's type says about it."""
 
     optional: frozenset[str] = frozenset()
     policy: Policy = Policy()
+    is_generator: bool = False
 
 
 _NOTHING: Mapping[str, Any] = {}
 _WITHOUT_VALUE = frozenset((CONDITION, ORDER))
+_LIVE = frozenset(("map", "stream", "when", "unless"))
+"""How edges from streams are read while they flow. A condition decides item by item."""
 
 
-def compile_plan(graph: Graph, types: Mapping[str, NodeType[..., Any]]) -> Plan:
-    """Prepare a valid graph. A node whose type is not in `types` gets the default policy and no optional handles."""
+def compile_plan(graph: Graph, types: Mapping[str, NodeType[..., Any]], *, generators: Collection[NodeId] = ()) -> Plan:
+    """Prepare a valid graph. A node whose type is not in `types` gets the default policy and no optional handles, and is taken
+    for a generator if it is among `generators`."""
     incoming: dict[NodeId, list[Edge]] = {node.id: [] for node in graph.nodes}
     incoming[OUTPUT] = []
     downstream: dict[NodeId, dict[NodeId, None]] = {node.id: {} for node in graph.nodes}
     picked: dict[NodeId, list[Edge]] = {}
+    known = {name: _known(node_type) for name, node_type in types.items()}
+    unknown, generator = _Known(), _Known(is_generator=True)
+    sources = _emitting(graph, known) | set(generators)
+    live: dict[NodeId, list[Edge]] = {}
+    readers: dict[NodeId, dict[NodeId, None]] = {}
     for edge in graph.edges:
+        if edge.mode in _LIVE and edge.source in sources:
+            live.setdefault(edge.target, []).append(edge)
+            readers.setdefault(edge.source, {})[edge.target] = None
+            continue
         incoming[edge.target].append(edge)
         if edge.path and (edge.target == OUTPUT or edge.target_handle == CONDITION):
             picked.setdefault(edge.source, []).append(edge)
         if edge.source != INPUT and edge.target != OUTPUT:
             downstream[edge.source][edge.target] = None
-    known = {name: _known(node_type) for name, node_type in types.items()}
-    unknown = _Known()
     return Plan(
         graph=graph,
         nodes={
@@ -91,7 +143,9 @@ def compile_plan(graph: Graph, types: Mapping[str, NodeType[..., Any]]) -> Plan:
                 incoming[node.id],
                 tuple(downstream[node.id]),
                 tuple(picked.get(node.id, ())),
-                known.get(node.type, unknown),
+                known.get(node.type, generator if node.id in generators else unknown),
+                live.get(node.id, ()),
+                tuple(readers.get(node.id, ())),
             )
             for node in graph.nodes
         },
@@ -103,11 +157,45 @@ def compile_plan(graph: Graph, types: Mapping[str, NodeType[..., Any]]) -> Plan:
 
 def _known(node_type: NodeType[..., Any]) -> _Known:
     optional = frozenset(handle.name for handle in node_type.inputs if not handle.required)
-    return _Known(optional, node_type.policy)
+    return _Known(optional, node_type.policy, node_type.is_generator)
+
+
+def _emitting(graph: Graph, known: Mapping[str, _Known]) -> set[NodeId]:
+    """Return the nodes whose outputs are streams: generators, and what is mapped."""
+    generators = {name for name, kind in known.items() if kind.is_generator}
+    emitting = {
+        node.id for node in graph.nodes if node.type in generators or (node.data and any(_mapped_constants(node)))
+    }
+    emitting.update(edge.target for edge in graph.edges if edge.mode == "map")
+    return emitting
+
+
+def _mapped_constants(node: Node) -> Iterator[str]:
+    return (handle for handle, value in node.data.items() if is_mapped(value))
+
+
+def _flow(node: Node, edges: list[Edge], live: Sequence[Edge], known: _Known) -> Flow | None:
+    mapped = {edge.target_handle: None for edge in (*edges, *live) if edge.mode == "map"}
+    mapped |= dict.fromkeys(_mapped_constants(node))
+    if not (mapped or live or known.is_generator):
+        return None
+    return Flow(
+        mapped=tuple(mapped),
+        live=tuple(live),
+        is_generator=known.is_generator,
+        join=node.join,
+        leftovers=node.leftovers,
+    )
 
 
 def _node_plan(
-    node: Node, edges: list[Edge], downstream: tuple[NodeId, ...], picked: tuple[Edge, ...], known: _Known
+    node: Node,
+    edges: list[Edge],
+    downstream: tuple[NodeId, ...],
+    picked: tuple[Edge, ...],
+    known: _Known,
+    live: Sequence[Edge],
+    readers: tuple[NodeId, ...],
 ) -> NodePlan:
     valued = edges
     conditions: tuple[Edge, ...] = ()
@@ -117,18 +205,22 @@ def _node_plan(
         conditions = tuple(edge for edge in edges if edge.target_handle == CONDITION)
         order_only = tuple(edge for edge in edges if edge.target_handle == ORDER)
     bindings = tuple(_bindings(valued, node.data))
+    upstream = dict.fromkeys([edge.source for edge in edges if edge.source != INPUT])
     return NodePlan(
         node=node,
         constants=_unfed(node.data, valued) if node.data else _NOTHING,
         bindings=bindings,
         conditions=conditions,
         order_only=order_only,
-        upstream=tuple(dict.fromkeys([edge.source for edge in edges if edge.source != INPUT])),
+        upstream=tuple(upstream),
         downstream=downstream,
         picked=picked,
         optional=known.optional,
         policy=known.policy,
         waits_for_first=any(binding.kind == "first" for binding in bindings),
+        flow=_flow(node, edges, live, known),
+        opened_by=tuple(dict.fromkeys([edge.source for edge in live if edge.source not in upstream])) if live else (),
+        readers=readers,
     )
 
 

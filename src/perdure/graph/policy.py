@@ -9,7 +9,8 @@ from typing import Any, Literal, cast, get_args
 import msgspec
 
 Executor = Literal["auto", "thread", "process"]
-Replay = Literal["compare", "hold"]
+Replay = Literal["compare", "checkpoint", "hold"]
+OnItemError = Literal["fail", "skip", "collect"]
 RetryOn = type[BaseException] | str
 Seconds = float | timedelta
 
@@ -41,6 +42,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     executor: Executor = "auto"
     queue: str = "default"
     replay: Replay = "compare"
+    """What becomes of a generator that is run again. `compare`: where it gives something else than before, its readers begin
+    again. `checkpoint`: it goes on from its checkpoint, and fails if it gives something else. `hold`: nobody sees anything before
+    it has ended."""
+    on_item_error: OnItemError = "fail"
+    """What becomes of a mapped node when an item of it has failed for good."""
 
 
 def policy_from(options: Mapping[str, Any]) -> Policy:
@@ -86,7 +92,11 @@ def _wrong_options(options: dict[str, Any]) -> Iterator[str]:
     for name in ("ordered", "pure", "cache", "once"):
         if not isinstance(options[name], bool):
             yield f"{name}={options[name]!r} is neither True nor False."
-    for name, choices in (("executor", get_args(Executor)), ("replay", get_args(Replay))):
+    for name, choices in (
+        ("executor", get_args(Executor)),
+        ("replay", get_args(Replay)),
+        ("on_item_error", get_args(OnItemError)),
+    ):
         if options[name] not in choices:
             yield f"{name}={options[name]!r} is none of {', '.join(map(repr, choices))}."
     if not isinstance(options["queue"], str) or not options["queue"]:

@@ -306,7 +306,7 @@ def _inexpressible(graph: Graph) -> Iterator[str]:
         if edge.extra:
             yield f"edge {edge.id!r} has keys of its own."
     for node in graph.nodes:
-        if node.join is not None:
+        if node.join is not None or node.leftovers != "fail":
             yield f"node {node.id!r} joins streams."
         yield from (f"node {node.id!r} maps over {name!r}." for name, value in node.data.items() if is_mapped(value))
         if node.id == _INPUTS or not all(_WORD.fullmatch(word) for word in node.id.split(".")):

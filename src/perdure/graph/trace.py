@@ -6,15 +6,16 @@ Inside a workflow, calling a node type records a node and returns a `Ref`: a val
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
 from perdure.errors import GraphError, MisusedRef, WorkflowRaised
-from perdure.graph.constants import MAX_DEPTH, is_object, to_constant
+from perdure.graph.constants import MAX_DEPTH, is_object, schema_of, to_constant
 from perdure.graph.handles import Handle, Outputs, Stream
+from perdure.graph.itemfailure import ERRORS, ItemFailure
 from perdure.graph.model import (
     CONDITION,
     DEFAULT_OUTPUT,
@@ -25,9 +26,11 @@ from perdure.graph.model import (
     Graph,
     Input,
     JoinMode,
+    Leftovers,
     Node,
 )
 from perdure.graph.refs import NamedHandles, Ref, RefValue, choices, find_ref, owner_of, place_of_call, placed, value_of
+from perdure.graph.templates import literal
 from perdure.graph.wiring import Alternatives, Origin, Text, Wiring, sort_edges
 from perdure.ids import NodeId
 
@@ -76,6 +79,15 @@ class Trace:
         """Return what stands for an input of the workflow."""
         return Ref(self, Origin(INPUT, name))
 
+    def stream_input(self, handle: Handle, node_type: NodeType[..., Any]) -> Ref:
+        """Record the node that stands for an input that is a stream, and return what stands for its items."""
+        self._know(node_type)
+        node_id = NodeId(handle.name)
+        self._ids.add(node_id)
+        schema = schema_of(handle.annotation)
+        self._nodes.append(Node(id=node_id, type=node_type.name, data={"schema": literal(schema)} if schema else {}))
+        return Ref(self, Origin(node_id))
+
     def call(
         self,
         node_type: NodeType[..., Any],
@@ -83,6 +95,7 @@ class Trace:
         *,
         mapped: Collection[str] = (),
         join: JoinMode | None = None,
+        leftovers: Leftovers = "fail",
     ) -> Ref:
         """Record a node, fed by `arguments`, and return what stands for its result."""
         self._know(node_type)
@@ -100,7 +113,9 @@ class Trace:
             for origin, target_handle, mode in scope.edges:
                 self._wiring.connect(origin, node_id, target_handle, mode)
         stage = node_type.stage if node_type.stage is not None else next(reversed(stages), None)
-        self._nodes.append(Node(id=node_id, type=node_type.name, data=data, stage=stage, join=join))
+        self._nodes.append(
+            Node(id=node_id, type=node_type.name, data=data, stage=stage, join=join, leftovers=leftovers)
+        )
         return Ref(self, _result(node_id, node_type))
 
     def finish(self, returned: Any, inputs: tuple[Input, ...]) -> Graph:
@@ -214,13 +229,25 @@ class Traced(NamedTuple):
     """Where in the user's code each node is called, and under the name of the workflow's end, where it is written."""
 
 
-def trace_workflow(workflow: str, body: Callable[..., Any], inputs: tuple[Input, ...]) -> Traced:
+_stream_inputs: list[NodeType[..., Any]] = []
+
+
+def know_stream_input(node_type: NodeType[..., Any]) -> None:
+    """Take note of the node type that stands for inputs that are streams."""
+    _stream_inputs.append(node_type)
+
+
+def trace_workflow(
+    workflow: str, body: Callable[..., Any], inputs: tuple[Input, ...], streams: Sequence[Handle] = ()
+) -> Traced:
     """Run the body of a workflow once, and return its graph and the node types in it."""
     trace = Trace(workflow)
     written = f"{body.__code__.co_filename}:{body.__code__.co_firstlineno}"
     token = _current.set(trace)
     try:
-        returned = body(**{given.name: trace.input(given.name) for given in inputs})
+        given = {given.name: trace.input(given.name) for given in inputs}
+        given |= {handle.name: trace.stream_input(handle, _stream_inputs[-1]) for handle in streams}
+        returned = body(**given)
         with placed(written):
             return Traced(trace.finish(returned, inputs), trace.types, {**trace.places, OUTPUT: written})
     except GraphError:
@@ -244,6 +271,14 @@ def collect(items: Stream[T]) -> list[T]:
     trace = _tracing("collect")
     origin = trace.origin_of(items, "collect")
     return cast("list[T]", Ref(trace, msgspec.structs.replace(origin, mode="collect")))
+
+
+def failures(items: Stream[Any]) -> Stream[ItemFailure]:
+    """Give the items for which a mapped node has failed for good, as a stream. Its type says `on_item_error="collect"`."""
+    trace = _tracing("failures")
+    value = value_of(items)
+    node_id = value.node if isinstance(value, NamedHandles) else trace.origin_of(items, "failures").node
+    return cast("Stream[ItemFailure]", Ref(trace, Origin(node_id, ERRORS)))
 
 
 def first(*alternatives: T) -> T:

@@ -14,7 +14,8 @@
 | `missing_output` | a workflow that promises a result and returns none |
 | `incompatible_types`, `invalid_property` | a value or a constant that the handle cannot take |
 | `stream_as_value`, `not_a_stream` | a stream where one value is needed, and the other way round |
-| `unaligned_join` | streams mapped together that do not belong together |
+| `unaligned_join` | streams mapped together that do not belong together; leftovers of what is not zipped |
+| `unsafe_replay` | a node that must run at most once, where its items could come again |
 | `misplaced_mode` | an edge whose mode does not fit its handle |
 """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import types
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from types import MappingProxyType, NoneType
@@ -55,14 +56,18 @@ class Workflow(Generic[P, R_co]):
         self.source: Source = source_of(fn)
         self.input_handles = inputs
         self.output_type: Any = hints_of(fn).get("return", Any)
-        self.inputs: tuple[Input, ...] = tuple(map(_input, inputs))
+        self.stream_handles = tuple(handle for handle in inputs if handle.streaming)
+        self.inputs: tuple[Input, ...] = tuple(_input(handle) for handle in inputs if not handle.streaming)
         self._traced: tuple[Graph, Mapping[str, NodeType[..., Any]]] | None = None
         functools.update_wrapper(cast("Any", self), fn, updated=())
 
     @property
     def input_types(self) -> Mapping[str, Any]:
-        """The annotation of each input."""
-        return {handle.name: handle.annotation for handle in self.input_handles}
+        """The annotation of each input. One that is a stream takes a list, if its items are known from the start."""
+        return {
+            handle.name: types.GenericAlias(list, (handle.annotation,)) if handle.streaming else handle.annotation
+            for handle in self.input_handles
+        }
 
     @property
     def graph(self) -> Graph:
@@ -104,10 +109,10 @@ class Workflow(Generic[P, R_co]):
 
     def _trace(self) -> tuple[Graph, Mapping[str, NodeType[..., Any]]]:
         if self._traced is None:
-            graph, types, places = trace_workflow(self.name, self.fn, self.inputs)
-            if faults := (*validate(graph, types), *_output_faults(graph, self.output_type)):
+            graph, node_types, places = trace_workflow(self.name, self.fn, self.inputs, self.stream_handles)
+            if faults := (*validate(graph, node_types), *_output_faults(graph, self.output_type)):
                 raise InvalidGraph(self.name, [_placed(fault, places) for fault in faults])
-            self._traced = graph, MappingProxyType(types)
+            self._traced = graph, MappingProxyType(node_types)
         return self._traced
 
     if not TYPE_CHECKING:  # type checkers find the mistake because there is no such method
@@ -225,14 +230,17 @@ def _declare(fn: Any, *, name: str | None, settings: RunSettings) -> Workflow[..
     problems.extend(problem for handle in shape.inputs if (problem := _input_problem(handle)) is not None)
     if problems:
         raise InvalidDeclaration(fn.__qualname__, problems)
-    declared: Workflow[..., Any] = Workflow(fn, name=name or fn.__name__, settings=settings, inputs=shape.inputs)
+    inputs = tuple(
+        msgspec.structs.replace(handle, required=False) if handle.streaming else handle for handle in shape.inputs
+    )
+    declared: Workflow[..., Any] = Workflow(fn, name=name or fn.__name__, settings=settings, inputs=inputs)
     _workflows[declared.name] = declared
     return declared
 
 
 def _input_problem(handle: Handle) -> str | None:
-    if handle.streaming:
-        return f"the input {handle.name!r} cannot be a stream: take a list, and map over it."
+    if handle.streaming and handle.default is not msgspec.UNSET:
+        return f"the input {handle.name!r} is a stream, which has no default: it is open until somebody closes it."
     if handle.default is msgspec.UNSET:
         return None
     try:

@@ -89,6 +89,7 @@ class _NodeForm(msgspec.Struct, omit_defaults=True, gc=False):
     data: Any
     stage: str | None = None
     join: str | None = None
+    leftovers: str | None = None
 
 
 class _EdgeForm(msgspec.Struct, omit_defaults=True, rename="camel", gc=False):
@@ -119,7 +120,9 @@ def _input_form(given: Input, arrange: Arrange) -> _InputForm:
 
 
 def _node_form(node: Node, arrange: Arrange) -> _NodeForm:
-    return _NodeForm(node.id, node.type, arrange(node.data) if node.data else node.data, node.stage, node.join)
+    data = arrange(node.data) if node.data else node.data
+    leftovers = None if node.leftovers == "fail" else node.leftovers
+    return _NodeForm(node.id, node.type, data, node.stage, node.join, leftovers)
 
 
 def _edge_form(edge: Edge) -> _EdgeForm:
@@ -183,7 +186,7 @@ def _is_plain(graph: Graph) -> bool:
 def _texts(graph: Graph) -> list[Any]:
     texts: list[Any] = [graph.name]
     for node in graph.nodes:
-        texts += (node.id, node.type, node.stage or "", node.join or "")
+        texts += (node.id, node.type, node.stage or "", node.join or "", node.leftovers)
     for edge in graph.edges:
         texts += (edge.id, edge.source, edge.source_handle, edge.target, edge.target_handle, edge.mode or "")
     return texts

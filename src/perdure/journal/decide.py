@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Iterable
 
 from perdure.errors import JournalDamaged
-from perdure.graph.plan import Plan
-from perdure.ids import EngineId, Epoch, NodeId
+from perdure.graph.plan import Flow, NodePlan, Plan
+from perdure.ids import BranchId, EngineId, Epoch, NodeId
 from perdure.journal import events as e
 from perdure.journal.projection import Projection
-from perdure.journal.readiness import Blocked, Ready, readiness, run_outputs
-from perdure.journal.states import ENDED, SETTLED, NodeStatus, RunStatus
+from perdure.journal.readiness import Blocked, Ready, is_open, is_read_out, readiness, run_outputs
+from perdure.journal.states import ENDED, SETTLED, NodeState, NodeStatus, RunStatus
 
 IN_DOUBT = "in doubt: "
 """How the reason of a run begins that rests because someone has to say what became of a node."""
@@ -47,12 +47,26 @@ class Decider:
         self._unsettled = 0
         self._live = 0
         self._stages_open: dict[str, int] = {}
+        self.cut_off: deque[NodeId] = deque()
+        """Running nodes that read a stream which will never be whole."""
+        self.unread: deque[NodeId] = deque()
+        """Running nodes whose streams nobody reads any more."""
+        self._returned = {edge.source for binding in plan.outputs for edge in binding.edges}
+        self._drops: list[tuple[NodeState, int]] = []
+        self._generators = [node_id for node_id, node in plan.nodes.items() if _is_generator(node) and node.emits]
+        self._cones: dict[NodeId, frozenset[NodeId]] = {}
+        self._dropped: set[NodeId] = set()
         self._survey()
 
     def take(self) -> list[tuple[e.AnyEvent, int]]:
         """Return the events decided since the last call, each with its time."""
         decided, self._decided = self._decided, []
         return decided
+
+    def take_drops(self) -> list[tuple[NodeState, int]]:
+        """Return the nodes whose entries nobody needs any more, each from a position on, since the last call."""
+        drops, self._drops = self._drops, []
+        return drops
 
     @property
     def decided(self) -> int:
@@ -91,7 +105,7 @@ class Decider:
         """
         self._record(e.RunClaimed(engine_id=engine_id, epoch=epoch, previous=previous, lost=lost), at)
         run = self.projection.run
-        orphans = [node for node in self.projection.nodes.values() if node.status is NodeStatus.RUNNING]
+        orphans = [node for node in self.projection.nodes.values() if _is_orphan(node)]
         is_ending = run.status in (RunStatus.FAILING, RunStatus.CANCELLING)  # no body of it will run again
         if lost and not is_ending and run.recoveries > run.settings.max_recoveries:
             for node in orphans:
@@ -133,8 +147,28 @@ class Decider:
     def start_attempt(self, node_id: NodeId, *, at: int) -> int:
         """Start the scheduled attempt of a node and return its number."""
         node = self.projection.node(node_id)
-        self._record(e.NodeStarted(node_id=node_id, attempt=node.attempt), at)
+        plan = self.plan.nodes[node_id]
+        is_anew = self.begins_anew(node_id)
+        if is_anew:
+            assert node.stream is not None, "only a stream begins anew"
+            self._drops.append((node, node.stream.checkpointed))
+        started = e.NodeStarted(
+            node_id=node_id,
+            attempt=node.attempt,
+            streams=plan.flow is not None,
+            generates=_is_generator(plan),
+            anew=is_anew,
+        )
+        self._record(started, at)
+        if plan.readers and node.stream is None:
+            self._opened(node_id)
         return node.attempt
+
+    def begins_anew(self, node_id: NodeId) -> bool:
+        """Whether what earlier attempts gave after their last checkpoint is of no use: nobody has seen it."""
+        plan, node = self.plan.nodes[node_id], self.projection.node(node_id)
+        is_held = plan.policy.replay == "hold" and plan.flow is not None and not plan.flow.mapped
+        return is_held and node.stream is not None and node.stream.entries > node.stream.checkpointed
 
     def is_current(self, node_id: NodeId, attempt: int) -> bool:
         """Whether a result of this attempt still counts."""
@@ -166,11 +200,14 @@ class Decider:
             self._schedule(node_id, at, due=at + delay_micros if delay_micros else None)
         elif self.projection.run.status is RunStatus.RUNNING and self.projection.run.settings.on_failure == "stop":
             self._fail(node_id, error, at)
+        else:
+            self._cut_off_readers(node_id, at)
 
     def attempt_cancelled(self, node_id: NodeId, attempt: int, *, reason: str, at: int) -> None:
         """The body was told to stop, and did."""
         if self.is_current(node_id, attempt):
             self._record(e.NodeCancelled(node_id=node_id, attempt=attempt, reason=reason), at)
+            self._cut_off_readers(node_id, at)
 
     def attempt_lost(self, node_id: NodeId, *, reason: str, at: int, has_begun: bool = True) -> None:
         """Nobody will ever bring the attempt's result. The next one follows, unless the node must not be repeated and its body
@@ -197,9 +234,114 @@ class Decider:
                 if self.projection.run.settings.on_failure == "stop":
                     self._fail(node_id, error, at)
 
-    def checkpoint(self, node_id: NodeId, attempt: int, state: e.Encoded, *, at: int) -> None:
-        """A body has saved how far it is."""
-        self._record(e.NodeCheckpointed(node_id=node_id, attempt=attempt, state=state), at)
+    def checkpoint(
+        self,
+        node_id: NodeId,
+        attempt: int,
+        state: e.Encoded,
+        *,
+        at: int,
+        emitted: int = 0,
+        consumed: dict[str, int] | None = None,
+    ) -> None:
+        """A body has saved how far it is: with how much it had given of its own stream, and read of others, by then."""
+        saved = e.NodeCheckpointed(
+            node_id=node_id, attempt=attempt, state=state, emitted=emitted, consumed=consumed or {}
+        )
+        self._record(saved, at)
+
+    # What happens to streams
+
+    def entries_recorded(
+        self,
+        node_id: NodeId,
+        attempt: int,
+        ranges: tuple[tuple[int, int], ...],
+        digest: str,
+        *,
+        at: int,
+        consumed: dict[str, int] | None = None,
+    ) -> None:
+        """A batch of entries of the node's stream goes to the store with this decision."""
+        self._record(
+            e.OutboxEnqueued(node_id=node_id, attempt=attempt, ranges=ranges, digest=digest, consumed=consumed or {}),
+            at,
+        )
+
+    def item_failed(
+        self,
+        node_id: NodeId,
+        attempt: int,
+        position: int,
+        item_attempt: int,
+        error: e.ErrorRecord,
+        *,
+        final: bool,
+        at: int,
+    ) -> None:
+        """An attempt at one item has failed."""
+        self._record(
+            e.ItemFailed(
+                node_id=node_id,
+                attempt=attempt,
+                position=position,
+                item_attempt=item_attempt,
+                error=error,
+                final=final,
+            ),
+            at,
+        )
+
+    def must_not_begin_again(self, node_id: NodeId) -> NodeId | None:
+        """Return a node that depends on this one, must run at most once and has been started, if there is one."""
+        for other in self._cone_of(node_id):
+            if self.plan.nodes[other].policy.once and self.projection.node(other).started_at is not None:
+                return other
+        return None
+
+    def replay_differs(self, node_id: NodeId, *, reason: str, at: int) -> tuple[NodeId, ...]:
+        """A node that is run again gives something else than before: the run goes on on a branch on which nobody has seen
+        what it gave. Return the nodes that begin again there."""
+        run = self.projection.run
+        dropped = tuple(other for other in self._begin_again_with(node_id) if other in self.projection.nodes)
+        branch_id = BranchId(run.branch_id + 1)
+        created = e.BranchCreated(
+            branch_id=branch_id,
+            parent=run.branch_id,
+            cut=run.last_seq,
+            dropped=dropped,
+            replayed=node_id,
+            reason=reason,
+        )
+        self._record(created, at)
+        self._record(e.BranchActivated(branch_id=branch_id), at)
+        self._dropped.difference_update(dropped)
+        self.ready = deque(other for other in self.ready if other not in dropped)
+        self._survey_again()
+        return dropped
+
+    def _begin_again_with(self, node_id: NodeId) -> list[NodeId]:
+        """Return the nodes that begin again if one gives something else: those that depend on it, and where they read streams
+        that were ended because nobody read them any more, those, too, with all that depend on them."""
+        found = dict.fromkeys(self.plan.downstream_of(node_id))
+        pending = list(found)
+        while pending:
+            flow = self.plan.nodes[pending.pop()].flow
+            for edge in () if flow is None else flow.live:
+                stream = self.projection.node(edge.source).stream
+                if edge.source == node_id or edge.source in found or stream is None or not stream.is_unread:
+                    continue
+                more = [other for other in (edge.source, *self.plan.downstream_of(edge.source)) if other not in found]
+                found.update(dict.fromkeys(more))
+                pending += more
+        found.pop(node_id, None)
+        return list(found)
+
+    def stream_closed(self, node_id: NodeId, attempt: int, *, at: int, unread: bool = False) -> None:
+        """The node's stream has ended well, and all of it is recorded: no attempt at the node follows."""
+        stream = self.projection.node(node_id).stream
+        assert stream is not None, "only streams are closed"
+        self._record(e.OutboxClosed(node_id=node_id, attempt=attempt, entries=stream.entries, unread=unread), at)
 
     def step_completed(
         self, node_id: NodeId, attempt: int, name: str, occurrence: int, result: e.Encoded, *, at: int
@@ -228,10 +370,68 @@ class Decider:
     def _settle(self, node_id: NodeId, at: int) -> None:
         """A node is completed or skipped: those that depend on it are to be looked at."""
         self._close_stage(node_id, at)
-        for dependent in self.plan.nodes[node_id].downstream:
-            self._waiting[dependent] -= 1
-            if self._is_due_for_a_look(dependent):
-                self._looks.append(dependent)
+        plan = self.plan.nodes[node_id]
+        for dependent in plan.downstream:
+            self._heard(dependent)
+        if plan.flow is not None:
+            self._drop_read_out(node_id, plan.flow)
+
+    def _opened(self, node_id: NodeId) -> None:
+        """The node's stream flows, or there will be none: those that read it are to be looked at."""
+        for reader in self.plan.nodes[node_id].readers:
+            if node_id in self.plan.nodes[reader].opened_by:
+                self._heard(reader)
+
+    def _heard(self, node_id: NodeId) -> None:
+        self._waiting[node_id] -= 1
+        if self._is_due_for_a_look(node_id):
+            self._looks.append(node_id)
+
+    def _drop_read_out(self, node_id: NodeId, flow: Flow) -> None:
+        """A node that has to do with streams is settled: some of them may not be needed any more, item by item."""
+        for source in dict.fromkeys((node_id, *(edge.source for edge in flow.live))):
+            if self.is_unread(source):
+                self.unread.append(source)
+        # While a generator may give something else than before, nodes that depend on it may begin again with what they read.
+        sources = self.plan.nodes if flow.is_generator else (node_id, *(edge.source for edge in flow.live))
+        for source in dict.fromkeys(sources):
+            if source in self._dropped or not is_read_out(source, self.plan, self.projection):
+                continue
+            if not any(map(self._may_begin_again, self.plan.nodes[source].readers)):
+                self._dropped.add(source)
+                self._drops.append((self.projection.node(source), 0))
+
+    def _may_begin_again(self, node_id: NodeId) -> bool:
+        """Whether a generator upstream of a node is not done: if it is run again, the node may have to be, too."""
+        return any(
+            node_id in self._cone_of(generator)
+            for generator in self._generators
+            if self.projection.status(generator) not in SETTLED
+        )
+
+    def _cone_of(self, node_id: NodeId) -> frozenset[NodeId]:
+        if node_id not in self._cones:
+            self._cones[node_id] = frozenset(self.plan.downstream_of(node_id))
+        return self._cones[node_id]
+
+    def is_unread(self, node_id: NodeId) -> bool:
+        """Whether a node gives a stream that nobody reads any more, and of which nobody wants the whole."""
+        plan = self.plan.nodes[node_id]
+        if not plan.readers or plan.downstream or node_id in self._returned:
+            return False
+        is_running = self.projection.status(node_id) is NodeStatus.RUNNING
+        return is_running and all(self.projection.status(reader) in SETTLED for reader in plan.readers)
+
+    def _cut_off_readers(self, node_id: NodeId, at: int) -> None:
+        """The node's stream will never be whole, so that nothing can come of those that read it."""
+        for reader in self.plan.nodes[node_id].readers:
+            node = self.projection.node(reader)
+            if node.status is NodeStatus.SCHEDULED:
+                reason = f"the stream of {node_id} was cut off"
+                self._record(e.NodeCancelled(node_id=reader, attempt=node.attempt, reason=reason), at)
+                self._cut_off_readers(reader, at)
+            elif node.status is NodeStatus.RUNNING:
+                self.cut_off.append(reader)
 
     def _look_at_all(self) -> None:
         self._looks.extend(filter(self._is_due_for_a_look, self._waiting))
@@ -249,6 +449,7 @@ class Decider:
                 self._schedule(node_id, at)
             case Blocked(reason=reason):
                 self._record(e.NodeSkipped(node_id=node_id, reason=reason), at)
+                self._opened(node_id)
                 self._settle(node_id, at)
 
     def _schedule(self, node_id: NodeId, at: int, *, due: int | None = None) -> None:
@@ -349,17 +550,35 @@ class Decider:
 
     # Where the run stands
 
+    def _survey_again(self) -> None:
+        ready = self.ready
+        self._stages_open.clear()
+        self._looks.clear()
+        self._survey()
+        self.ready = ready
+        self._look_at_all()
+
     def _survey(self) -> None:
-        """Derive the counters from the projection: O(V + E), once, when a run is taken up."""
+        """Derive the counters from the projection: O(V + E), when a run is taken up, or goes on on another branch."""
         nodes = self.projection.nodes
         settled = {node_id for node_id, node in nodes.items() if node.status in SETTLED}
         self._unsettled = len(self.plan.nodes) - len(settled)
         self._live = sum(node.status not in ENDED and node.status is not NodeStatus.IDLE for node in nodes.values())
         self._once_nodes = [node_id for node_id, plan in self.plan.nodes.items() if plan.policy.once]
         for node_id, plan in self.plan.nodes.items():
-            self._waiting[node_id] = sum(source not in settled for source in plan.upstream)
+            unopened = sum(source not in settled and not is_open(source, self.projection) for source in plan.opened_by)
+            self._waiting[node_id] = sum(source not in settled for source in plan.upstream) + unopened
         scheduled = [node for node in nodes.values() if node.status is NodeStatus.SCHEDULED]
         self.ready.extend(node.node_id for node in sorted(scheduled, key=lambda node: node.last_seq))
         for stage, members in self.plan.stages.items():
             if any(member in nodes for member in members):
                 self._stages_open[stage] = sum(member not in settled for member in members)
+
+
+def _is_generator(plan: NodePlan) -> bool:
+    return plan.flow is not None and plan.flow.is_generator
+
+
+def _is_orphan(node: NodeState) -> bool:
+    """Whether an attempt is lost with its engine. Of a stream that was closed, all that was to come is recorded."""
+    return node.status is NodeStatus.RUNNING and not (node.stream is not None and node.stream.is_closed)

@@ -169,11 +169,20 @@ class NodeScheduled(AttemptEvent, frozen=True, kw_only=True):
 
 
 class NodeStarted(AttemptEvent, frozen=True, kw_only=True):
-    pass
+    streams: bool = False
+    """Whether the node has to do with streams: it reads some, or gives one, or both."""
+    generates: bool = False
+    """Whether its body is a generator, which the graph does not tell."""
+    anew: bool = False
+    """Whether what earlier attempts gave after their last checkpoint is taken back: nobody has seen it."""
 
 
 class NodeCheckpointed(AttemptEvent, frozen=True, kw_only=True):
     state: Encoded
+    emitted: int = 0
+    """How many items the body had given by then, if it gives any. More may be recorded, of an earlier attempt."""
+    consumed: dict[str, int] = {}
+    """By handle: how many items of its streams the node had read."""
 
 
 class StepCompleted(AttemptEvent, frozen=True, kw_only=True):
@@ -268,20 +277,34 @@ class TriggerCursorAdvanced(NodeEvent, frozen=True, kw_only=True):
     processed_count: int = 1
 
 
-# Messages, one event per batch
+# Streams, one event per batch and never one per item
 
 
-class OutboxEnqueued(NodeEvent, frozen=True, kw_only=True):
-    edge_id: str
-    first_position: int
-    count: int
-    digest: str = ""
+class OutboxEnqueued(AttemptEvent, frozen=True, kw_only=True):
+    """Entries of a node's stream were recorded: what a generator has yielded, or what came of items of a mapped node."""
+
+    ranges: tuple[tuple[int, int], ...]
+    """First position and count of each row of `run_inbox_messages`."""
+    digest: str
+    consumed: dict[str, int] = {}
+    """By handle: how many items the node has read so far. Only where the entries' positions do not tell."""
 
 
-class OutboxSent(NodeEvent, frozen=True, kw_only=True):
-    edge_id: str
-    first_position: int
-    count: int
+class OutboxClosed(AttemptEvent, frozen=True, kw_only=True):
+    """The stream has ended well, and all of it is recorded."""
+
+    entries: int
+    unread: bool = False
+    """Whether it was ended because nobody reads it any more."""
+
+
+class ItemFailed(AttemptEvent, frozen=True, kw_only=True):
+    """An attempt at one item failed. Unless `final`, it is tried again."""
+
+    position: int
+    item_attempt: int
+    error: ErrorRecord
+    final: bool = True
 
 
 # People, time, signals
@@ -323,10 +346,16 @@ class JumpRequested(Event, frozen=True, kw_only=True):
 
 
 class BranchCreated(Event, frozen=True, kw_only=True):
+    """The run goes on on another line of history, which keeps what its parent has up to `cut`, but for some nodes."""
+
     branch_id: BranchId
     parent: BranchId
     cut: Seq
     dropped: tuple[NodeId, ...] = ()
+    """Nodes that begin again, as if nothing had happened to them."""
+    replayed: NodeId | None = None
+    """A node whose stream begins again, while its attempt goes on: it gives something else than an earlier attempt did."""
+    reason: str = ""
 
 
 class BranchActivated(Event, frozen=True, kw_only=True):
@@ -380,7 +409,8 @@ AnyEvent = (
     | TriggerInputReceived
     | TriggerCursorAdvanced
     | OutboxEnqueued
-    | OutboxSent
+    | OutboxClosed
+    | ItemFailed
     | InteractionRequested
     | InteractionResponded
     | TimerSet

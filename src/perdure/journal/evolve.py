@@ -9,7 +9,11 @@ from msgspec.structs import replace
 from perdure.errors import IllegalTransition
 from perdure.ids import Epoch, RunId, Seq
 from perdure.journal import events as e
+from perdure.journal.flow import checkpointed, cut_back, evolve_stream, opened_stream
 from perdure.journal.states import NODE_LAW, RUN_LAW, NodeState, NodeStatus, RunState, RunStatus
+
+_PROGRESS = (e.NodeCompleted, e.OutboxEnqueued)
+"""What says that the run gets on: from here its losses are counted anew."""
 
 
 def create_run(run_id: RunId, created: e.RunCreated, *, at: int, branch_id: Any, epoch: Epoch) -> RunState:
@@ -34,7 +38,7 @@ def create_run(run_id: RunId, created: e.RunCreated, *, at: int, branch_id: Any,
 def evolve_run(run: RunState, event: e.Event, *, seq: Seq, at: int) -> RunState:
     """Return the run as it stands after `event`."""
     if isinstance(event, e.NodeEvent):
-        recoveries = 0 if isinstance(event, e.NodeCompleted) else run.recoveries
+        recoveries = 0 if isinstance(event, _PROGRESS) else run.recoveries
         return replace(run, last_seq=seq, recoveries=recoveries)
     match event:
         case e.RunStarted():
@@ -66,6 +70,8 @@ def evolve_run(run: RunState, event: e.Event, *, seq: Seq, at: int) -> RunState:
             return _run(run, event, RunStatus.FAILED, seq, error=event.error, failed_node=event.node_id, ended_at=at)
         case e.RunCancelled():
             return _run(run, event, RunStatus.CANCELLED, seq, reason=event.reason, ended_at=at)
+        case e.BranchActivated():
+            return replace(run, branch_id=event.branch_id, last_seq=seq)
         case e.RunCreated():
             raise IllegalTransition(run.status, event)
         case _:
@@ -93,7 +99,10 @@ def evolve_node(node: NodeState, event: e.NodeEvent, *, seq: Seq, at: int) -> No
             )
         case e.NodeStarted():
             status = _of_attempt(node, event, NodeStatus.RUNNING)
-            return replace(node, status=status, started_at=at, due=None, last_seq=seq)
+            stream = opened_stream(node.branch_id) if event.streams and node.stream is None else node.stream
+            if event.anew and stream is not None:
+                stream = cut_back(stream)
+            return replace(node, status=status, started_at=at, due=None, stream=stream, last_seq=seq)
         case e.NodeCompleted():
             return replace(
                 node,
@@ -117,9 +126,15 @@ def evolve_node(node: NodeState, event: e.NodeEvent, *, seq: Seq, at: int) -> No
             )
         case e.NodeCheckpointed():
             status = _of_attempt(node, event, NodeStatus.RUNNING)
-            return replace(node, status=status, checkpoint=event.state, last_seq=seq)
+            stream = None if node.stream is None else checkpointed(node.stream, event)
+            return replace(node, status=status, checkpoint=event.state, stream=stream, last_seq=seq)
         case e.StepCompleted() | e.NodeResumed():
             return replace(node, status=_of_attempt(node, event, NodeStatus.RUNNING), last_seq=seq)
+        case e.OutboxEnqueued() | e.OutboxClosed() | e.ItemFailed():
+            status = _of_attempt(node, event, NodeStatus.RUNNING)
+            if node.stream is None or node.stream.is_closed:
+                raise IllegalTransition(node, event)
+            return replace(node, status=status, stream=evolve_stream(node.stream, event), last_seq=seq)
         case e.NodeSuspended():
             status = _of_attempt(node, event, NodeStatus.SUSPENDED)
             return replace(node, status=status, checkpoint=event.state, reason=event.reason, last_seq=seq)
@@ -140,6 +155,16 @@ def evolve_node(node: NodeState, event: e.NodeEvent, *, seq: Seq, at: int) -> No
             return _resolved(node, event, seq, at)
         case _:
             return replace(node, last_seq=seq)
+
+
+def evolve_branched(node: NodeState, event: e.BranchCreated, *, seq: Seq) -> NodeState:
+    """Return the node as it stands on a branch that was created."""
+    if node.node_id in event.dropped:
+        return NodeState(node_id=node.node_id, branch_id=event.branch_id, generation=node.generation + 1, last_seq=seq)
+    if node.node_id == event.replayed:
+        stream = opened_stream(event.branch_id)
+        return replace(node, branch_id=event.branch_id, stream=stream, checkpoint=None, last_seq=seq)
+    return replace(node, branch_id=event.branch_id)
 
 
 def _resolved(node: NodeState, event: e.NodeResolved, seq: Seq, at: int) -> NodeState:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from perdure.errors import JournalDamaged
 from perdure.ids import NodeId, RunId, Seq
 from perdure.journal import events as e
-from perdure.journal.evolve import create_run, evolve_node, evolve_run
+from perdure.journal.evolve import create_run, evolve_branched, evolve_node, evolve_run
 from perdure.journal.states import NodeState, NodeStatus, RunState
 
 StepKey = tuple[NodeId, str, int]
@@ -40,6 +40,8 @@ class Projection:
         """Add the next event of the log and return its number. An illegal one changes nothing and raises."""
         if isinstance(event, e.NodeEvent):
             self.apply_to_node(event, at=at)
+        elif isinstance(event, e.BranchCreated):
+            self._branch(event, at)
         else:
             self.run = evolve_run(self.run, event, seq=Seq(self.run.last_seq + 1), at=at)
         return self.run.last_seq
@@ -54,6 +56,13 @@ class Projection:
         if isinstance(event, e.StepCompleted):
             self.steps[event.node_id, event.name, event.occurrence] = event.result
         return before.status, after.status
+
+    def _branch(self, event: e.BranchCreated, at: int) -> None:
+        seq = Seq(self.run.last_seq + 1)
+        self.run = evolve_run(self.run, event, seq=seq, at=at)
+        dropped = frozenset(event.dropped)
+        self.nodes = {node_id: evolve_branched(node, event, seq=seq) for node_id, node in self.nodes.items()}
+        self.steps = {key: result for key, result in self.steps.items() if key[0] not in dropped}
 
 
 def fold(run_id: RunId, log: Iterable[e.Recorded]) -> Projection:

@@ -6,12 +6,16 @@ from enum import Enum
 
 import msgspec
 
-from perdure.graph.model import INPUT, Edge
+from perdure.graph.model import CONDITION, INPUT, Edge
 from perdure.graph.plan import Binding, NodePlan, Plan
+from perdure.ids import NodeId
 from perdure.journal.events import Encoded
 from perdure.journal.projection import Projection
 from perdure.journal.states import SETTLED, NodeStatus
-from perdure.journal.values import NULL, filled, is_true, list_of, part_handle, part_of, truth_handle
+from perdure.journal.values import NULL, filled, is_true, list_of, part_handle, part_of, parts_or_nulls, truth_handle
+
+_CUT = (NodeStatus.FAILED, NodeStatus.CANCELLED)
+"""What becomes of a node whose stream will never be whole."""
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -44,6 +48,15 @@ def readiness(plan: NodePlan, projection: Projection) -> Ready | Blocked | None:
             return None
         if _is_skipped(edge, projection):
             return Blocked(f"{edge.source} was skipped")
+    for edge in () if plan.flow is None else plan.flow.live:
+        if _is_skipped(edge, projection):
+            if edge.mode == "stream" and edge.target_handle in plan.optional:
+                continue
+            if edge.target_handle == CONDITION:
+                return Blocked(f"the condition on {edge.source} does not hold")
+            return Blocked(f"nothing arrives on {edge.target_handle}")
+        if not is_open(edge.source, projection):
+            return None
     for binding in plan.bindings:
         state = bound(binding, projection)
         if state is Arrival.PENDING:
@@ -51,6 +64,22 @@ def readiness(plan: NodePlan, projection: Projection) -> Ready | Blocked | None:
         if state is Arrival.EMPTY and binding.handle not in plan.optional:
             return Blocked(f"nothing arrives on {binding.handle}")
     return Ready()
+
+
+def is_open(source: NodeId, projection: Projection) -> bool:
+    """Whether the stream of a node flows, or has come to its end."""
+    node = projection.nodes.get(source)
+    return node is not None and node.stream is not None and node.status not in _CUT
+
+
+def is_read_out(source: NodeId, plan: Plan, projection: Projection) -> bool:
+    """Whether a node has given its whole stream as one value, and nobody reads it item by item any more."""
+    node = plan.nodes[source]
+    return (
+        node.emits
+        and projection.status(source) is NodeStatus.COMPLETED
+        and all(projection.status(reader) in SETTLED for reader in node.readers)
+    )
 
 
 def _is_true(edge: Edge, projection: Projection) -> bool:
@@ -128,7 +157,7 @@ def _picked(edge: Edge, projection: Projection) -> Encoded:
     if edge.path and kept is not None:
         return kept
     try:
-        return part_of(arrived, edge.path)
+        return parts_or_nulls(arrived, edge.path) if edge.collects_parts else part_of(arrived, edge.path)
     except LookupError:
         return NULL
 

@@ -94,6 +94,9 @@ NODE_LAW: Mapping[type[e.Event], Mapping[NodeStatus, frozenset[NodeStatus]]] = {
     e.NodeStarted: {NodeStatus.SCHEDULED: frozenset((NodeStatus.RUNNING,))},
     e.NodeCheckpointed: {NodeStatus.RUNNING: frozenset((NodeStatus.RUNNING,))},
     e.StepCompleted: {NodeStatus.RUNNING: frozenset((NodeStatus.RUNNING,))},
+    e.OutboxEnqueued: {NodeStatus.RUNNING: frozenset((NodeStatus.RUNNING,))},
+    e.OutboxClosed: {NodeStatus.RUNNING: frozenset((NodeStatus.RUNNING,))},
+    e.ItemFailed: {NodeStatus.RUNNING: frozenset((NodeStatus.RUNNING,))},
     e.NodeSuspended: {NodeStatus.RUNNING: frozenset((NodeStatus.SUSPENDED,))},
     e.NodeResumed: {NodeStatus.SUSPENDED: frozenset((NodeStatus.RUNNING,))},
     e.NodeCompleted: {NodeStatus.RUNNING: frozenset((NodeStatus.COMPLETED,))},
@@ -155,12 +158,16 @@ class StreamState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     """Of all entries, batch by batch: each batch is hashed together with the digest before it."""
     is_closed: bool = False
     """Nothing follows, and all of it is recorded."""
+    is_unread: bool = False
+    """It was ended because nobody reads it any more."""
     attempts: dict[int, int] = {}
     """By position: attempts at items that are not done, as far as they have failed."""
     failed: int = 0
     """Items that were given up, where the others go on."""
     checkpointed: int = 0
-    """How many entries there were when the node's checkpoint was taken."""
+    """How many entries the body had given when its checkpoint was taken."""
+    checkpoint_digest: str = ""
+    """The digest of all that was recorded by then."""
     consumed: dict[str, int] = {}
     """By handle: how many items the node had read when its checkpoint was taken, or when its last entry was recorded."""
 

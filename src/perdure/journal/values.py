@@ -27,6 +27,7 @@ _TRUTH: Mapping[str, Callable[[Any], bool]] = {
     "range": lambda bounds: bool(range(*bounds)),
 }
 """Tags of values that can be false. Of anything else that is tagged the form says nothing, and it is taken for true."""
+_items = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def is_true(value: Encoded) -> bool:
@@ -56,6 +57,30 @@ def part_of(value: Encoded, path: Sequence[str | int]) -> Encoded:
             case _:
                 raise LookupError(f"the value has no {step!r}")
     return msgspec.Raw(msgspec.json.encode(current))
+
+
+def part_or_null(value: Encoded, path: Sequence[str | int]) -> Encoded:
+    """Return the part of a value that `path` leads to; null when there is none."""
+    try:
+        return part_of(value, path)
+    except LookupError:
+        return NULL
+
+
+def items_of(value: Encoded) -> list[Encoded]:
+    """Return the items of a list. Raises LookupError when the value is none."""
+    content = bytes(value)
+    if content.startswith(b"["):
+        return _items.decode(content)
+    items = _unwrapped(msgspec.json.decode(content))
+    if not isinstance(items, list):
+        raise LookupError("the value is no list")
+    return [msgspec.Raw(msgspec.json.encode(item)) for item in cast("list[Any]", items)]
+
+
+def parts_or_nulls(value: Encoded, path: Sequence[str | int]) -> Encoded:
+    """Return the list of the parts of a list's items; null for an item that has none. Raises LookupError as `items_of` does."""
+    return list_of(part_or_null(item, path) for item in items_of(value))
 
 
 def part_handle(handle: str, path: Sequence[str | int]) -> str:

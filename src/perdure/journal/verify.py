@@ -15,37 +15,17 @@ import msgspec
 from perdure.errors import JournalError
 from perdure.graph.model import INPUT
 from perdure.graph.plan import Plan
-from perdure.ids import EngineId, NodeId, Seq
+from perdure.ids import BranchId, NodeId, Seq
 from perdure.journal import events as e
+from perdure.journal.dump import Dump, Violation, violation
 from perdure.journal.evolve import create_run
-from perdure.journal.projection import Projection, StepKey, fold
-from perdure.journal.readiness import chosen
-from perdure.journal.states import ENDED, MOVING, SETTLED, TERMINAL, NodeState, NodeStatus, RunState, RunStatus
+from perdure.journal.projection import Projection, fold
+from perdure.journal.readiness import chosen, is_open
+from perdure.journal.states import ENDED, MOVING, SETTLED, TERMINAL, NodeStatus, RunStatus
+from perdure.journal.streamcheck import streams_are_whole
 from perdure.journal.turns import Turns
 
-
-class Dump(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that is stored about one run, from one snapshot."""
-
-    run: RunState
-    owner: EngineId | None
-    events: tuple[e.Recorded, ...]
-    nodes: tuple[NodeState, ...]
-    steps: dict[StepKey, e.Encoded]
-    version_hash: str | None
-    """The hash of the version that the run was started from; None if that version is gone."""
-    plan: Plan | None
-    lost_blobs: tuple[str, ...] = ()
-    """Digests of blobs that the run refers to and that cannot be read."""
-    unused_blobs: tuple[str, ...] = ()
-    """Digests of blobs to which values of the run refer and that are not recorded as used by it: they could be collected."""
-
-
-class Violation(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that must not be."""
-
-    invariant: str
-    problem: str
+__all__ = ["Dump", "Violation", "verify"]
 
 
 def verify(dump: Dump) -> list[Violation]:
@@ -59,23 +39,23 @@ Check = Callable[[Dump], Iterator[Violation]]
 def _log_is_gapless(dump: Dump) -> Iterator[Violation]:
     numbers = [entry.seq for entry in dump.events]
     if numbers != list(range(1, dump.run.last_seq + 1)):
-        yield _violation("I1", f"the log has events {_ranges(numbers)}, the run says 1 to {dump.run.last_seq}")
+        yield violation("I1", f"the log has events {_ranges(numbers)}, the run says 1 to {dump.run.last_seq}")
     for entry_id, count in Counter(entry.id for entry in dump.events).items():
         if count > 1:
-            yield _violation("I1", f"event id {entry_id} occurs {count} times")
+            yield violation("I1", f"event id {entry_id} occurs {count} times")
 
 
 def _log_begins_with_its_birth(dump: Dump) -> Iterator[Violation]:
     births = [entry for entry in dump.events if isinstance(entry.event, e.RunCreated)]
     if len(births) != 1 or births[0].seq != 1:
-        yield _violation("I2", f"RunCreated occurs at {[entry.seq for entry in births]} instead of once, at 1")
+        yield violation("I2", f"RunCreated occurs at {[entry.seq for entry in births]} instead of once, at 1")
         return
     created = births[0].event
     assert isinstance(created, e.RunCreated)
     if dump.version_hash is None:
-        yield _violation("I2", f"version {created.version} of workflow {created.workflow!r} is not in the store")
+        yield violation("I2", f"version {created.version} of workflow {created.workflow!r} is not in the store")
     elif created.graph_hash != dump.version_hash:
-        yield _violation(
+        yield violation(
             "I2", f"the stored version has hash {dump.version_hash}, the run was started from {created.graph_hash}"
         )
 
@@ -84,19 +64,19 @@ def _log_adds_up_to_the_tables(dump: Dump) -> Iterator[Violation]:
     try:
         folded = fold(dump.run.run_id, dump.events)
     except JournalError as error:
-        yield _violation("I6", str(error))
+        yield violation("I6", str(error))
         return
     yield from _differences("I4", "the run", folded.run, dump.run)
-    stored = {node.node_id: node for node in dump.nodes if node.branch_id == dump.run.branch_id}
+    stored = {node.node_id: node for node in dump.current_nodes}
     for node_id in folded.nodes.keys() | stored.keys():
         if node_id not in stored:
-            yield _violation("I4", f"node {node_id!r} has events but no row")
+            yield violation("I4", f"node {node_id!r} has events but no row")
         elif node_id not in folded.nodes:
-            yield _violation("I4", f"node {node_id!r} has a row but no events")
+            yield violation("I4", f"node {node_id!r} has a row but no events")
         else:
             yield from _differences("I4", f"node {node_id!r}", folded.nodes[node_id], stored[node_id])
     if folded.steps != dump.steps:
-        yield _violation("I4", f"the log has {len(folded.steps)} steps, the table {len(dump.steps)}, or they differ")
+        yield violation("I4", f"the log has {len(folded.steps)} steps, the table {len(dump.steps)}, or they differ")
 
 
 def _rows_know_their_last_event(dump: Dump) -> Iterator[Violation]:
@@ -104,9 +84,13 @@ def _rows_know_their_last_event(dump: Dump) -> Iterator[Violation]:
     for entry in dump.events:
         if isinstance(entry.event, e.NodeEvent):
             last[entry.event.node_id] = entry.seq
-    for node in dump.nodes:
+        elif isinstance(entry.event, e.BranchCreated):
+            last.update(dict.fromkeys(entry.event.dropped, entry.seq))
+            if entry.event.replayed is not None:
+                last[entry.event.replayed] = entry.seq
+    for node in dump.current_nodes:
         if node.last_seq != last.get(node.node_id, node.last_seq):
-            yield _violation(
+            yield violation(
                 "I5", f"node {node.node_id!r} says event {node.last_seq}, its last one is {last[node.node_id]}"
             )
 
@@ -115,50 +99,56 @@ def _ends_once(dump: Dump) -> Iterator[Violation]:
     ends = [entry for entry in dump.events if isinstance(entry.event, e.TERMINAL_EVENTS)]
     for branch_id, count in Counter(entry.branch_id for entry in ends).items():
         if count > 1:
-            yield _violation("I7", f"branch {branch_id} ends {count} times")
+            yield violation("I7", f"branch {branch_id} ends {count} times")
     for end in ends:
         for entry in dump.events[end.seq :]:
             if entry.branch_id == end.branch_id and not isinstance(entry.event, e.AUDIT_EVENTS):
-                yield _violation("I7", f"{e.type_of(entry.event)} at {entry.seq} follows the end at {end.seq}")
+                yield violation("I7", f"{e.type_of(entry.event)} at {entry.seq} follows the end at {end.seq}")
 
 
 def _status_is_derived(dump: Dump) -> Iterator[Violation]:
-    live = [node.node_id for node in dump.nodes if node.status not in ENDED and node.status is not NodeStatus.IDLE]
+    live = [
+        node.node_id for node in dump.current_nodes if node.status not in ENDED and node.status is not NodeStatus.IDLE
+    ]
     if dump.run.status in TERMINAL and live:
-        yield _violation("I8", f"the run has ended but {_some(live)} have not")
+        yield violation("I8", f"the run has ended but {_some(live)} have not")
     if dump.run.status is RunStatus.COMPLETED and dump.plan is not None:
-        settled = {node.node_id for node in dump.nodes if node.status in SETTLED}
+        settled = {node.node_id for node in dump.current_nodes if node.status in SETTLED}
         if open_nodes := sorted(dump.plan.nodes.keys() - settled):
-            yield _violation("I8", f"the run is completed but {_some(open_nodes)} are not")
+            yield violation("I8", f"the run is completed but {_some(open_nodes)} are not")
     if dump.run.status is RunStatus.FAILED and dump.run.error is None:
-        yield _violation("I8", "the run failed without an error")
+        yield violation("I8", "the run failed without an error")
 
 
 def _attempts_are_numbered(dump: Dump) -> Iterator[Violation]:
     scheduled: dict[NodeId, int] = {}
     started: dict[NodeId, int] = {}
-    ended: Counter[tuple[NodeId, int]] = Counter()
+    ended: Counter[tuple[BranchId, NodeId, int]] = Counter()
     for entry in dump.events:
         match entry.event:
+            case e.BranchCreated(dropped=dropped):
+                for node_id in dropped:
+                    scheduled.pop(node_id, None)
+                    started.pop(node_id, None)
             case e.NodeScheduled(node_id=node_id, attempt=attempt):
                 if attempt != scheduled.get(node_id, 0) + 1:
-                    yield _violation(
+                    yield violation(
                         "I9", f"attempt {attempt} of {node_id!r} follows attempt {scheduled.get(node_id, 0)}"
                     )
                 scheduled[node_id] = attempt
             case e.NodeStarted(node_id=node_id, attempt=attempt):
                 if attempt != scheduled.get(node_id) or started.get(node_id) == attempt:
-                    yield _violation("I9", f"attempt {attempt} of {node_id!r} was started out of order")
+                    yield violation("I9", f"attempt {attempt} of {node_id!r} was started out of order")
                 started[node_id] = attempt
             case e.NodeResolved(node_id=node_id, attempt=attempt, resolution="retry"):
                 scheduled[node_id] = attempt + 1
             case e.NodeCompleted() | e.NodeFailed() | e.AttemptLost():
-                ended[entry.event.node_id, entry.event.attempt] += 1
+                ended[entry.branch_id, entry.event.node_id, entry.event.attempt] += 1
             case _:
                 pass
-    for (node_id, attempt), count in ended.items():
+    for (_, node_id, attempt), count in ended.items():
         if count > 1:
-            yield _violation("I9", f"attempt {attempt} of {node_id!r} ended {count} times")
+            yield violation("I9", f"attempt {attempt} of {node_id!r} ended {count} times")
 
 
 def _completes_once(dump: Dump) -> Iterator[Violation]:
@@ -167,7 +157,7 @@ def _completes_once(dump: Dump) -> Iterator[Violation]:
     )
     for (_, node_id), count in completions.items():
         if count > 1:
-            yield _violation("I10", f"node {node_id!r} was completed {count} times")
+            yield violation("I10", f"node {node_id!r} was completed {count} times")
 
 
 def _budgets_hold(dump: Dump) -> Iterator[Violation]:
@@ -176,12 +166,12 @@ def _budgets_hold(dump: Dump) -> Iterator[Violation]:
         match entry.event:
             case e.RunClaimed(lost=True):
                 losses += 1
-            case e.NodeCompleted() | e.RunResumed() | e.RunCancelling() | e.RunFailing():
+            case e.NodeCompleted() | e.OutboxEnqueued() | e.RunResumed() | e.RunCancelling() | e.RunFailing():
                 losses = 0
             case e.RunQuarantined(recoveries=recoveries):
                 allowed = dump.run.settings.max_recoveries
                 if recoveries != allowed + 1 or losses != recoveries:
-                    yield _violation(
+                    yield violation(
                         "I11", f"quarantined after {losses} losses ({recoveries} counted), {allowed} are allowed"
                     )
                 losses = 0
@@ -192,7 +182,7 @@ def _budgets_hold(dump: Dump) -> Iterator[Violation]:
         RunStatus.FAILING,
         *TERMINAL,
     ):
-        yield _violation("I11", f"lost {losses} times without progress and not quarantined")
+        yield violation("I11", f"lost {losses} times without progress and not quarantined")
 
 
 def _epochs_rise_with_claims(dump: Dump) -> Iterator[Violation]:
@@ -200,17 +190,17 @@ def _epochs_rise_with_claims(dump: Dump) -> Iterator[Violation]:
     for entry in dump.events:
         if isinstance(entry.event, e.RunClaimed):
             if entry.epoch != epoch + 1 or entry.event.epoch != entry.epoch:
-                yield _violation("I12", f"the claim at {entry.seq} has epoch {entry.epoch} after {epoch}")
+                yield violation("I12", f"the claim at {entry.seq} has epoch {entry.epoch} after {epoch}")
             epoch = entry.epoch
         elif entry.epoch != epoch:
-            yield _violation("I12", f"event {entry.seq} has epoch {entry.epoch}, the last claim has {epoch}")
+            yield violation("I12", f"event {entry.seq} has epoch {entry.epoch}, the last claim has {epoch}")
     if epoch != dump.run.epoch:
-        yield _violation("I12", f"the run has epoch {dump.run.epoch}, its last claim {epoch}")
+        yield violation("I12", f"the run has epoch {dump.run.epoch}, its last claim {epoch}")
 
 
 def _resting_runs_are_free(dump: Dump) -> Iterator[Violation]:
     if dump.run.status not in MOVING and dump.owner is not None:
-        yield _violation("I15", f"the run is {dump.run.status.value} and still owned by {dump.owner}")
+        yield violation("I15", f"the run is {dump.run.status.value} and still owned by {dump.owner}")
 
 
 def _nodes_start_when_ready(dump: Dump) -> Iterator[Violation]:
@@ -227,7 +217,7 @@ def _nodes_start_when_ready(dump: Dump) -> Iterator[Violation]:
         event = entry.event
         if isinstance(event, e.NodeScheduled) and event.attempt == 1:
             for source in _missing_for(event.node_id, dump.plan, projection):
-                yield _violation("I16", f"{event.node_id!r} was scheduled at {entry.seq} before {source!r} had settled")
+                yield violation("I16", f"{event.node_id!r} was scheduled at {entry.seq} before {source!r} had settled")
         try:
             projection.apply(event, at=entry.at)
         except JournalError:
@@ -235,15 +225,19 @@ def _nodes_start_when_ready(dump: Dump) -> Iterator[Violation]:
         yield from _in_turn(turns, entry, projection)
     is_over = all(node.status in ENDED for node in projection.nodes.values()) and turns.is_empty
     if projection.run.status is RunStatus.RUNNING and is_over:
-        yield _violation("I17", "the run is running but nothing in it can move")
+        yield violation("I17", "the run is running but nothing in it can move")
 
 
 def _in_turn(turns: Turns, entry: e.Recorded, projection: Projection) -> Iterator[Violation]:
     event = entry.event
-    if isinstance(event, e.RunStarted | e.RunClaimed | e.RunRecovered | e.RunResumed):
+    if isinstance(event, e.BranchActivated):
+        turns.branched(projection, entry.seq)
+    elif isinstance(event, e.RunStarted | e.RunClaimed | e.RunRecovered | e.RunResumed):
         turns.begin(projection, entry.seq)
     elif isinstance(event, e.NodeScheduled | e.NodeSkipped) and (earlier := turns.decided(event.node_id)) is not None:
-        yield _violation("I17", f"node {earlier!r} could be scheduled or skipped, and {event.node_id!r} was before it")
+        yield violation("I17", f"node {earlier!r} could be scheduled or skipped, and {event.node_id!r} was before it")
+    if isinstance(event, e.NodeStarted | e.NodeSkipped):
+        turns.opened(event.node_id, projection, entry.seq)
     if isinstance(event, e.NodeEvent) and _settles(event):
         turns.settled(event.node_id, projection, entry.seq)
 
@@ -264,6 +258,9 @@ def _missing_for(node_id: NodeId, plan: Plan, projection: Projection) -> Iterato
             source: Any = getattr(edge, "source", None)
             if source is not None and source != INPUT and projection.node(source).status not in SETTLED:
                 yield source
+    for source in node.opened_by:
+        if projection.status(source) is not NodeStatus.SKIPPED and not is_open(source, projection):
+            yield source
     for edge in (*node.conditions, *node.order_only):
         if edge.source != INPUT and projection.node(edge.source).status not in SETTLED:
             yield edge.source
@@ -271,9 +268,9 @@ def _missing_for(node_id: NodeId, plan: Plan, projection: Projection) -> Iterato
 
 def _blobs_are_there(dump: Dump) -> Iterator[Violation]:
     for digest in dump.lost_blobs:
-        yield _violation("I29", f"blob {digest} is missing or damaged")
+        yield violation("I29", f"blob {digest} is missing or damaged")
     for digest in dump.unused_blobs:
-        yield _violation("I29", f"a value refers to blob {digest}, which is not recorded as used by the run")
+        yield violation("I29", f"a value refers to blob {digest}, which is not recorded as used by the run")
 
 
 _CHECKS: Sequence[Check] = (
@@ -289,19 +286,16 @@ _CHECKS: Sequence[Check] = (
     _epochs_rise_with_claims,
     _resting_runs_are_free,
     _nodes_start_when_ready,
+    streams_are_whole,
     _blobs_are_there,
 )
-
-
-def _violation(invariant: str, problem: str) -> Violation:
-    return Violation(invariant=invariant, problem=problem)
 
 
 def _differences(invariant: str, what: str, folded: msgspec.Struct, stored: msgspec.Struct) -> Iterator[Violation]:
     for name in folded.__struct_fields__:
         expected, found = getattr(folded, name), getattr(stored, name)
         if expected != found:
-            yield _violation(invariant, f"{what}: {name} is {found!r} in the table, {expected!r} by the log")
+            yield violation(invariant, f"{what}: {name} is {found!r} in the table, {expected!r} by the log")
 
 
 def _ranges(numbers: Sequence[int]) -> str:

@@ -56,6 +56,16 @@ class StepRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     seq: Seq
 
 
+class BranchRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A line of history that begins with a transition. The first one of a run needs none: it is there with the run."""
+
+    branch_id: BranchId
+    parent: BranchId
+    cut: Seq
+    dropped: tuple[NodeId, ...]
+    seq: Seq
+
+
 class ItemRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Entries of a node's stream at consecutive positions: a row of `run_inbox_messages`, written once and never changed.
 
@@ -77,10 +87,11 @@ class ItemRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ItemDrop(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """All entries of a node's stream are no longer needed."""
+    """Entries of a node's stream are no longer needed: all of them, or those from a position on at which a row begins."""
 
     node_id: NodeId
     branch_id: BranchId
+    first: int = 0
 
 
 class ItemRange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -115,6 +126,7 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     events: tuple[Recorded, ...] = ()
     nodes: tuple[NodeState, ...] = ()
     steps: tuple[StepRow, ...] = ()
+    branches: tuple[BranchRow, ...] = ()
     items: tuple[ItemRow, ...] = ()
     drops: tuple[ItemDrop, ...] = ()
     """Streams whose entries are removed, before `items` are written. None of them gets items by the same transition."""

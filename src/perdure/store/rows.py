@@ -21,7 +21,17 @@ from perdure.journal.events import (
     node_of,
 )
 from perdure.journal.states import NodeState, NodeStatus, RunState, RunStatus, StreamState
-from perdure.store.base import Command, ItemRange, ItemRow, LogLine, RunSummary, StepRow, Transition, WorkflowVersion
+from perdure.store.base import (
+    BranchRow,
+    Command,
+    ItemRange,
+    ItemRow,
+    LogLine,
+    RunSummary,
+    StepRow,
+    Transition,
+    WorkflowVersion,
+)
 
 Row = Sequence[Any]
 
@@ -185,6 +195,11 @@ def event_of(row: Row) -> Recorded:
     )
 
 
+def branch_row(branch: BranchRow) -> tuple[Any, ...]:
+    """branch_id, parent_id, cut_seq, dropped, created_seq"""
+    return (branch.branch_id, branch.parent, branch.cut, to_json(branch.dropped), branch.seq)
+
+
 def step_row(step: StepRow) -> tuple[Any, ...]:
     """branch_id, node_id, name, occurrence, result, seq"""
     return (step.branch_id, step.node_id, step.name, step.occurrence, bytes(step.result).decode(), step.seq)
@@ -219,12 +234,12 @@ def item_rows(key: tuple[str, ...], items: Sequence[ItemRow]) -> list[tuple[Any,
 
 
 def drop_rows(key: tuple[str, ...], transition: Transition) -> list[tuple[Any, ...]]:
-    """Return the key's columns, then branch_id, node_id. Refuses to drop what is added by the same transition."""
-    dropped = {(drop.branch_id, drop.node_id) for drop in transition.drops}
+    """Return the key's columns, then branch_id, node_id, position. Refuses to drop what is added by the same transition."""
+    dropped = {(drop.branch_id, drop.node_id): drop.first for drop in transition.drops}
     for row in transition.items:
         if (row.branch_id, row.node_id) in dropped:
             raise ValueError(f"the stream of node {row.node_id!r} is dropped and added to by one transition")
-    return [(*key, *stream) for stream in dropped]
+    return [(*key, *stream, first) for stream, first in dropped.items()]
 
 
 def item_of(row: Row) -> ItemRow:

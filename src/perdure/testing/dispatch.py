@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from perdure.dispatch.base import Feed, Outlet, SlotKind, Task
+from perdure.dispatch.base import BodyKind, Feed, Outlet, Task
 from perdure.dispatch.body import Live, driven
 from perdure.dispatch.inlet import Inlet
 from perdure.dispatch.local import LocalDispatch
@@ -25,7 +25,7 @@ class InlineDispatch(LocalDispatch):
     What such a body reads as a stream is all there before it is called.
     """
 
-    def _kind_of(self, task: Task) -> SlotKind:
+    def _kind_of(self, task: Task) -> BodyKind:
         if super()._kind_of(task) == "process":
             raise AssertionError("a body in a process is never deterministic")
         return "loop"
@@ -87,7 +87,8 @@ class _InlineThread(ThreadPlace):
 class _ReadFeed:
     """A stream that has been read to its end, or to where it was cut off."""
 
-    def __init__(self, items: Sequence[Encoded], error: Exception | None) -> None:
+    def __init__(self, items: Sequence[Encoded], error: Exception | None, used: int) -> None:
+        self.used = used
         self._items = items
         self._error = error
 
@@ -104,8 +105,8 @@ async def _read(feed: Feed) -> Feed:
         while (taken := await feed.take()) is not None:
             items.extend(taken)
     except Exception as error:  # the body is to hear of it, when it has read what came before
-        return _ReadFeed(items, error)
-    return _ReadFeed(items, None)
+        return _ReadFeed(items, error, feed.used)
+    return _ReadFeed(items, None, feed.used)
 
 
 async def _awaited(function: Callable[..., Awaitable[T]], *args: Any) -> T:

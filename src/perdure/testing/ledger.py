@@ -29,6 +29,8 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     part: str = ""
     """Which one, of a body that does several things."""
+    item: int | None = None
+    """For which item, of a node that is called once per item."""
 
 
 class Ledger:
@@ -78,7 +80,9 @@ def effect(ctx: Any, part: str = "") -> None:
     require_alive()
     ledger = _current.get() or _from_environment()
     if ledger is not None:
-        done = Effect(node_id=NodeId(ctx.node_id), attempt=ctx.attempt, key=ctx.idempotency_key, part=part)
+        done = Effect(
+            node_id=NodeId(ctx.node_id), attempt=ctx.attempt, key=ctx.idempotency_key, part=part, item=ctx.item
+        )
         ledger.write(ctx.run_id, done)
 
 
@@ -95,19 +99,45 @@ def check_effects(
         yield f"node {missing!r} had no effect"
     for surplus in sorted(nodes - set(certain) - set(possible)):
         yield f"node {surplus!r} should not have run"
-    for node_id in nodes:
-        keys = {done.key for done in effects if done.node_id == node_id}
-        if len(keys) != 1:
-            yield f"node {node_id!r} was given several idempotency keys: {sorted(keys)}"
+    yield from _shared_keys(effects)
+    of_items = [done for done in effects if done.item is not None]
+    yield from _repeated_items(of_items, log)
+    effects = [done for done in effects if done.item is None]
     for done, count in Counter(effects).items():
         if count > 1:
             yield f"attempt {done.attempt} of {done.node_id!r} ran {count} times"
-    for node_id in nodes:
+    for node_id in {done.node_id for done in effects}:
         yield from _repeated_parts(node_id, [done for done in effects if done.node_id == node_id])
     started = {(entry.event.node_id, entry.event.attempt) for entry in log if isinstance(entry.event, e.NodeStarted)}
     for done in effects:
         if (done.node_id, done.attempt) not in started:
             yield f"attempt {done.attempt} of {done.node_id!r} had an effect, and the log does not know that it started"
+
+
+def _shared_keys(effects: Sequence[Effect]) -> Iterator[str]:
+    keys: dict[tuple[NodeId, int | None], set[str]] = {}
+    for done in effects:
+        keys.setdefault((done.node_id, done.item), set()).add(done.key)
+    for (node_id, item), found in keys.items():
+        if len(found) != 1:
+            where = f"node {node_id!r}" if item is None else f"item {item} of {node_id!r}"
+            yield f"{where} was given several idempotency keys: {sorted(found)}"
+    owners = Counter(key for found in keys.values() for key in found)
+    for key, count in owners.items():
+        if count > 1:
+            yield f"the idempotency key {key!r} was given to {count} pieces of work"
+
+
+def _repeated_items(effects: Sequence[Effect], log: Sequence[e.Recorded]) -> Iterator[str]:
+    """An item is tried once, once more for each of its failures, and at most once more for each time its node was lost."""
+    started = Counter(entry.event.node_id for entry in log if isinstance(entry.event, e.NodeStarted))
+    failed = Counter(
+        (entry.event.node_id, entry.event.position) for entry in log if isinstance(entry.event, e.ItemFailed)
+    )
+    tries = Counter((done.node_id, done.item) for done in effects)
+    for (node_id, item), count in tries.items():
+        if count > started[node_id] + failed[node_id, item or 0]:
+            yield f"item {item} of {node_id!r} ran {count} times, its node {started[node_id]} times"
 
 
 def _repeated_parts(node_id: NodeId, effects: Sequence[Effect]) -> Iterator[str]:

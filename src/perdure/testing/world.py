@@ -12,6 +12,7 @@ thousands of stories need it to be opened once.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from contextvars import Context, copy_context
@@ -34,7 +35,7 @@ from perdure.testing.crashes import CrashingStore, CrashPlan, RollBack
 from perdure.testing.dispatch import InlineDispatch
 from perdure.testing.faults import FailingStore, Fault
 from perdure.testing.graphs import Reference
-from perdure.testing.ledger import Ledger, check_effects
+from perdure.testing.ledger import Effect, Ledger, check_effects
 from perdure.testing.loop import VirtualClock
 from perdure.testing.process import Dead, Host, Process
 
@@ -162,6 +163,15 @@ class World:
         return _outcome_of(run), problems
 
 
+class _SeenAtDeath(msgspec.Struct, frozen=True, kw_only=True):
+    """What was durable of a run when a process died, and how long its ledger was."""
+
+    effects: int
+    completed: frozenset[NodeId]
+    recorded: frozenset[tuple[NodeId, int | None]]
+    """Items of mapped nodes, by their positions."""
+
+
 class _Telling:
     """Some stories while they happen."""
 
@@ -171,8 +181,7 @@ class _Telling:
         self._context = context
         self._doors: list[CrashingStore] = []
         self._rescues: list[asyncio.Task[RunState]] = []
-        self._deaths: list[dict[RunId, tuple[int, frozenset[NodeId]]]] = []
-        """How long the ledger of each run was at each death, and which of its nodes were durably completed by then."""
+        self._deaths: list[dict[RunId, _SeenAtDeath]] = []
 
     async def through(self, plans: Sequence[CrashPlan]) -> None:
         for number, plan in enumerate((*plans, None)):
@@ -226,18 +235,44 @@ class _Telling:
         process = Process("rescuer")
         return await process.run(self._world.engine(self._world.door(process), recover=False), rescue)
 
-    async def _seen_at_death(self, run_id: RunId) -> tuple[int, frozenset[NodeId]]:
+    async def _seen_at_death(self, run_id: RunId) -> _SeenAtDeath:
         stored = await self._world.store.load_run(run_id)
         nodes = () if stored is None else stored.nodes
-        completed = frozenset(node.node_id for node in nodes if node.status is NodeStatus.COMPLETED)
-        return len(self._world.ledger.effects(run_id)), completed
+        streams = {node.node_id: node.stream.branch_id for node in nodes if node.stream is not None}
+        return _SeenAtDeath(
+            effects=len(self._world.ledger.effects(run_id)),
+            completed=frozenset(node.node_id for node in nodes if node.status is NodeStatus.COMPLETED),
+            recorded=frozenset(
+                (found.node_id, position)
+                for found in await self._world.store.load_ranges(run_id)
+                if streams.get(found.node_id) == found.branch_id
+                for position in range(found.position, found.position + found.count)
+            ),
+        )
 
     def _repetitions(self, run_id: RunId) -> Iterator[str]:
         effects = self._world.ledger.effects(run_id)
+        yield from self._lost_calls(run_id, effects)
         for seen in self._deaths:
-            position, completed = seen[run_id]
-            for node_id in {done.node_id for done in effects[position:]} & completed:
+            after = effects[seen[run_id].effects :]
+            for node_id in {done.node_id for done in after} & seen[run_id].completed:
                 yield f"node {node_id!r} was durably completed, and ran again"
+            for node_id, item in {(done.node_id, done.item) for done in after} & seen[run_id].recorded:
+                yield f"item {item} of {node_id!r} was recorded, and ran again"
+
+    def _lost_calls(self, run_id: RunId, effects: Sequence[Effect]) -> Iterator[str]:
+        """A crash costs no more calls for items than their node makes at once."""
+        flow = self.runs[run_id].workflow
+        policies = {str(node.id): flow.types[node.type].policy for node in flow.graph.nodes}
+        begin = 0
+        for seen in self._deaths:
+            at_death = seen[run_id]
+            called = {(done.node_id, done.item) for done in effects[begin : at_death.effects] if done.item is not None}
+            begin = at_death.effects
+            lost = Counter(node_id for node_id, _ in called - at_death.recorded if node_id not in at_death.completed)
+            for node_id, count in lost.items():
+                if count > policies[node_id].concurrency and not policies[node_id].pure:
+                    yield f"{count} calls of {node_id!r} were lost, though it makes {policies[node_id].concurrency} at once"
 
 
 async def drive(engine: Engine, reference: Reference, run_id: RunId) -> RunState:

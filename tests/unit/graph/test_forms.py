@@ -164,12 +164,30 @@ def test_what_runs_differently_has_another_hash():
         msgspec.structs.replace(base, outputs={"x": 1}),
         msgspec.structs.replace(base, inputs=()),
         msgspec.structs.replace(base, nodes=(msgspec.structs.replace(base.nodes[0], join="zip"), *base.nodes[1:])),
+        msgspec.structs.replace(
+            base, nodes=(msgspec.structs.replace(base.nodes[0], join="zip", leftovers="drop"), *base.nodes[1:])
+        ),
         msgspec.structs.replace(base, nodes=(msgspec.structs.replace(base.nodes[0], data={}), *base.nodes[1:])),
         msgspec.structs.replace(base, edges=base.edges[1:]),
         msgspec.structs.replace(base, edges=(msgspec.structs.replace(base.edges[0], path=("a",)), *base.edges[1:])),
     ]
 
     assert len({content_hash(graph) for graph in [base, *changes]}) == len(changes) + 1
+
+
+def test_what_becomes_of_leftovers_is_written_only_where_it_is_chosen():
+    document = {"name": "g", "nodes": [{"id": "a", "type": "t", "data": {}, "join": "zip"}], "edges": []}
+    plain = graph_from_json(document)
+    said, chosen = (
+        graph_from_json({**document, "nodes": [{**document["nodes"][0], "leftovers": word}]})
+        for word in ("fail", "drop")
+    )
+
+    assert said == plain
+    assert json.loads(graph_to_json(said)) == document
+    assert content_hash(said) == content_hash(plain)
+    assert json.loads(graph_to_json(chosen))["nodes"][0]["leftovers"] == "drop"
+    assert graph_from_yaml(graph_to_yaml(chosen)) == chosen
 
 
 def test_the_order_of_nodes_and_of_edges_between_handles_does_not_count():
@@ -221,7 +239,7 @@ def test_every_fault_of_a_document_is_listed_with_its_place():
         "nodes": [
             {"id": "a"},
             "text",
-            {"id": "", "type": "t", "data": [], "stage": 4, "join": "glue"},
+            {"id": "", "type": "t", "data": [], "stage": 4, "join": "glue", "leftovers": "eat"},
         ],
         "edges": [
             {"source": "a", "target": "b"},
@@ -253,6 +271,7 @@ def test_every_fault_of_a_document_is_listed_with_its_place():
         "nodes[2].data",
         "nodes[2].stage",
         "nodes[2].join",
+        "nodes[2].leftovers",
         "edges[0]",
         "edges[1].source_handle",
         "edges[1].mode",
@@ -364,6 +383,7 @@ words = st.sampled_from(
             "data",
             "stage",
             "join",
+            "leftovers",
             "source",
             "sourceHandle",
         ),
@@ -429,7 +449,7 @@ json_values = st.recursive(
 )
 objects = st.dictionaries(texts, json_values, max_size=3)
 OURS = {"name", "inputs", "nodes", "edges", "outputs", "id", "type", "data", "stage", "join", "source", "sourceHandle"}
-OURS |= {"target", "targetHandle", "mode", "path", "source_handle", "target_handle", "handler"}
+OURS |= {"leftovers", "target", "targetHandle", "mode", "path", "source_handle", "target_handle", "handler"}
 extras = objects.map(lambda extra: {key: value for key, value in extra.items() if key not in OURS})
 
 
@@ -444,6 +464,7 @@ def graphs(draw: st.DrawFn) -> Graph:
                 data=objects,
                 stage=st.none() | texts,
                 join=st.sampled_from([None, "zip", "latest"]),
+                leftovers=st.sampled_from(["fail", "drop"]),
                 extra=extras,
             ),
             max_size=4,

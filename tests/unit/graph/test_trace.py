@@ -349,7 +349,14 @@ def test_wrong_uses_of_streams_are_refused():
     def wrong_join(n: int) -> Any:
         return collect(add.map(items(n), items(n), join="glue"))
 
-    for body in (map_text, map_stream_parameter, collect_constant, map_collected, part_of_collected, wrong_join):
+    def wrong_leftovers(n: int) -> Any:
+        return collect(add.map(items(n), items(n), join="zip", leftovers="eat"))
+
+    def leftovers_of_no_zip(n: int) -> Any:
+        return collect(add.map(items(n), items(n), join="latest", leftovers="drop"))
+
+    mapping = (map_text, map_stream_parameter, map_collected, wrong_join, wrong_leftovers, leftovers_of_no_zip)
+    for body in (*mapping, collect_constant, part_of_collected):
         with pytest.raises(GraphError, match=r"test_trace\.py:"):
             traced(body)
 

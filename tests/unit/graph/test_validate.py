@@ -68,6 +68,11 @@ def streams(n: int = 3) -> Iterator[Halves]:
     yield Halves(left=n)
 
 
+@node(name="hasty", ordered=False)
+def hasty(x: int = 0) -> Halves:
+    return Halves(left=x)
+
+
 @node(name="reader")
 async def reader(xs: Stream[int]) -> int:
     return 0
@@ -88,7 +93,9 @@ class Tuned:
 
 tuned = node(name="tuned")(Tuned)
 
-TYPES = {kind.name: kind for kind in (one, needs, many, page, halves, loose, stream, streams, reader, two, tuned)}
+TYPES = {
+    kind.name: kind for kind in (one, needs, many, page, halves, loose, stream, streams, reader, hasty, two, tuned)
+}
 
 
 def graph(nodes: dict[str, Any], edges: list[str] | None = None, **fields: Any) -> Graph:
@@ -234,6 +241,12 @@ RULES: list[tuple[str, Graph, list[tuple[str | None, str]]]] = [
     ("right mapped constant", graph({"a": ("one", {"x": {"$map": [3]}})}), []),
     ("stream as value", graph({"a": "stream", "b": "one"}, ["a>b.x"]), [("b", "stream_as_value")]),
     ("stream as first", graph({"a": "stream", "b": "one"}, ["a>b.x|first"]), [("b", "stream_as_value")]),
+    ("stream as list", graph({"a": "stream", "b": "many"}, ["a>b.xs"]), [("b", "stream_as_value")]),
+    (
+        "streams as list",
+        graph({"a": "stream", "b": "stream", "c": "many"}, ["a>c.xs", "b>c.xs"]),
+        [("c", "stream_as_value")] * 2,
+    ),
     ("stream as condition", graph({"a": "stream", "b": "one"}, ["a>b.$when|when"]), [("b", "stream_as_value")]),
     ("stream as result", graph({"a": "stream"}, ["a>$output.output"]), [("$output", "stream_as_value")]),
     (
@@ -250,7 +263,7 @@ RULES: list[tuple[str, Graph, list[tuple[str | None, str]]]] = [
     (
         "stream mode for a value",
         graph({"a": "stream", "b": "many"}, ["a>b.xs|stream"]),
-        [("b", "stream_as_value"), ("b", "incompatible_types")],
+        [("b", "stream_as_value")],
     ),
     ("order after a stream", graph({"a": "stream", "b": "one"}, ["a>b.$after"]), []),
     (
@@ -275,6 +288,16 @@ RULES: list[tuple[str, Graph, list[tuple[str | None, str]]]] = [
         "unaligned streams",
         graph({"a": "stream", "b": "stream", "c": "two"}, ["a>c.x|map", "b>c.y|map"]),
         [("c", "unaligned_join")],
+    ),
+    (
+        "a stream and what has lost its order",
+        graph({"a": "stream", "b": "hasty", "c": "two"}, ["a>b.x|map", "a>c.x|map", "b.left>c.y|map"]),
+        [("c", "unaligned_join")],
+    ),
+    (
+        "what has lost its order, twice",
+        graph({"a": "stream", "b": "hasty", "c": "two"}, ["a>b.x|map", "b.left>c.x|map", "b.left>c.y|map"]),
+        [],
     ),
     ("one handle twice", graph({"a": "streams", "c": "two"}, ["a.left>c.x|map", "a.left>c.y|map"]), []),
     (
@@ -315,6 +338,16 @@ def test_a_join_that_is_declared_is_no_fault():
     joined = Graph(name="g", nodes=(*joined.nodes, Node(id=NodeId("c"), type="two", join="zip")), edges=joined.edges)
 
     assert found(joined) == []
+
+
+@pytest.mark.parametrize(("join", "faults"), [("zip", []), ("latest", ["c"]), (None, ["c"])])
+def test_leftovers_are_only_dropped_by_a_zip(join: Any, faults: list[str]):
+    mapped = graph({"a": "stream"}, ["a>c.x|map", "a>c.y|map"])
+    dropping = Node(id=NodeId("c"), type="two", join=join, leftovers="drop")
+
+    wrong = validate(Graph(name="g", nodes=(*mapped.nodes, dropping), edges=mapped.edges), TYPES)
+
+    assert [(fault.node, fault.rule) for fault in wrong] == [(node, "unaligned_join") for node in faults]
 
 
 def test_duplicate_ids_are_found():
@@ -361,6 +394,17 @@ def test_ten_different_faults_are_all_listed():
         "unknown_handle",
     }
     assert all(fault.message in str(caught.value) for fault in caught.value.faults)
+
+
+def test_two_outputs_of_a_generator_are_told_to_be_streams_of_their_own():
+    zipped = graph({"a": "streams", "b": "one", "c": "two"}, ["a.left>b.x|map", "b>c.x|map", "a.right>c.y|map"])
+
+    messages = [fault.message for fault in validate(zipped, TYPES) if fault.rule == "unaligned_join"]
+
+    assert messages == [
+        "Node 'c' maps over streams that do not come from one source item by item: 'left' and 'right' of 'a' are streams of "
+        "their own, because a generator may leave one of them out."
+    ]
 
 
 def test_a_cycle_is_printed_as_a_path():

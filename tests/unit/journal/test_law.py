@@ -11,7 +11,7 @@ from perdure.errors import IllegalTransition
 from perdure.ids import ROOT_BRANCH, EngineId, Epoch, NodeId, RunId, Seq
 from perdure.journal import events as e
 from perdure.journal.evolve import create_run, evolve_node, evolve_run
-from perdure.journal.states import NODE_LAW, RUN_LAW, TERMINAL, NodeState, NodeStatus, RunState, RunStatus
+from perdure.journal.states import NODE_LAW, RUN_LAW, TERMINAL, NodeState, NodeStatus, RunState, RunStatus, StreamState
 
 NODE = NodeId("n")
 ERROR = e.ErrorRecord(error_class=e.ErrorClass.BUG, type="E", message="m")
@@ -43,6 +43,9 @@ def node_events(attempt: int) -> dict[type[e.Event], list[e.NodeEvent]]:
         e.NodeStarted: [e.NodeStarted(node_id=NODE, attempt=attempt)],
         e.NodeCheckpointed: [e.NodeCheckpointed(node_id=NODE, attempt=attempt, state=NULL)],
         e.StepCompleted: [e.StepCompleted(node_id=NODE, attempt=attempt, name="s", occurrence=0, result=NULL)],
+        e.OutboxEnqueued: [e.OutboxEnqueued(node_id=NODE, attempt=attempt, ranges=((0, 1),), digest="d")],
+        e.OutboxClosed: [e.OutboxClosed(node_id=NODE, attempt=attempt, entries=0)],
+        e.ItemFailed: [e.ItemFailed(node_id=NODE, attempt=attempt, position=0, item_attempt=1, error=ERROR)],
         e.NodeSuspended: [e.NodeSuspended(node_id=NODE, attempt=attempt, reason="r")],
         e.NodeResumed: [e.NodeResumed(node_id=NODE, attempt=attempt)],
         e.NodeCompleted: [e.NodeCompleted(node_id=NODE, attempt=attempt)],
@@ -71,7 +74,14 @@ def run_in(status: RunStatus) -> RunState:
 
 def node_in(status: NodeStatus, *, attempt_ended: bool) -> NodeState:
     attempt = 0 if status is NodeStatus.IDLE else 1
-    return NodeState(node_id=NODE, branch_id=ROOT_BRANCH, status=status, attempt=attempt, attempt_ended=attempt_ended)
+    return NodeState(
+        node_id=NODE,
+        branch_id=ROOT_BRANCH,
+        status=status,
+        attempt=attempt,
+        attempt_ended=attempt_ended,
+        stream=StreamState(branch_id=ROOT_BRANCH),
+    )
 
 
 def test_the_law_covers_every_event_that_moves_a_run_or_a_node() -> None:

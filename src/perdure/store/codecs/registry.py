@@ -10,6 +10,7 @@ import msgspec
 
 from perdure.errors import ValueNotStorable
 from perdure.graph.assets import Asset
+from perdure.graph.itemfailure import ItemFailure
 from perdure.ids import digest_of, type_name
 from perdure.store.codecs.arrays import ARRAY_TAG, SCALAR_TAG, array_codec, array_from_plain, scalar_from_plain
 from perdure.store.codecs.assets import asset_codec
@@ -118,6 +119,8 @@ class Codecs:
             raise ValueError(f"inline_max_bytes must be from 1 to {INLINE_CAP_BYTES:,}, and is {inline_max_bytes:,}.")
         # In base64 four bytes stand for three.
         raw, parts, assets = self._encoded(value, where, inline_max_bytes // 4 * 3)
+        if not parts and not assets and len(raw) <= inline_max_bytes:
+            return Packed(raw)
         blobs = (*parts.values(), *map(_kept, assets.values()))
         return _within(raw, blobs, [blob.ref for blob in parts.values()], assets.values(), inline_max_bytes)
 
@@ -259,7 +262,9 @@ class Codecs:
 
 def default_codecs() -> Codecs:
     """Return codecs for plain data, models, arrays and the standard library; more can be registered."""
-    return Codecs(STANDARD)
+    codecs = Codecs(STANDARD)
+    codecs.know(ItemFailure)
+    return codecs
 
 
 @functools.cache

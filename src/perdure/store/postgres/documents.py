@@ -55,6 +55,7 @@ def group_values(project_id: str, transitions: Sequence[Transition]) -> tuple[An
     commands: Rows = []
     drops: Rows = []
     items: Rows = []
+    branches: Rows = []
     for transition in transitions:
         run_id = transition.run_id
         key = (run_id,)
@@ -70,7 +71,9 @@ def group_values(project_id: str, transitions: Sequence[Transition]) -> tuple[An
         if transition.drops:
             drops += rows.drop_rows(key, transition)
         items += rows.item_rows(key, transition.items)
-    return (project_id, *map(encode_rows, (moves, births, events, nodes, steps, blobs, commands, drops, items)))
+        branches += [(run_id, *rows.branch_row(branch)) for branch in transition.branches]
+    tables = (moves, births, events, nodes, steps, blobs, commands, drops, items, branches)
+    return (project_id, *map(encode_rows, tables))
 
 
 def encode_rows(table: Rows) -> str:

@@ -63,8 +63,8 @@ SELECT run_id FROM moved;
 
 -- name: commit_group
 -- The commit of any group, in one statement. `$2` runs that go on, `$3` runs that begin, then rows with their run's id in front:
--- `$4` events, `$5` nodes, `$6` steps, `$7` blobs, `$8` commands, `$9` drops, `$10` items. What it returns are the runs that were
--- written; nothing is written for the others.
+-- `$4` events, `$5` nodes, `$6` steps, `$7` blobs, `$8` commands, `$9` drops, `$10` items, `$11` branches. What it returns are
+-- the runs that were written; nothing is written for the others.
 --   locked   fences: epoch and last_seq are still what the engine saw, and of a claim, nobody living owns the run. A row that
 --            somebody else holds is left out, so that one locked run makes no other wait; `look_up` tells which these were. Not
 --            stronger than NO KEY UPDATE: a command may arrive for the run meanwhile.
@@ -115,7 +115,11 @@ WITH moves AS (
     SELECT run_id FROM moved UNION ALL SELECT run_id FROM created
 ), branched AS (
     INSERT INTO run_branches (project_id, run_id, branch_id, parent_id, cut_seq, dropped, created_seq)
-    SELECT $1, run_id, branch_id, NULL, NULL, '[]', 1 FROM created
+    SELECT $1, run_id, branch_id, NULL::bigint, NULL::bigint, '[]', 1 FROM created
+     UNION ALL
+    SELECT $1, b->>0, (b->>1)::bigint, (b->>2)::bigint, (b->>3)::bigint, b->>4, (b->>5)::bigint
+      FROM jsonb_array_elements($11::jsonb) AS b
+     WHERE (b->>0 IN (SELECT run_id FROM written)) IS TRUE
 ), appended AS (
     INSERT INTO run_events (project_id, run_id, seq, id, branch_id, epoch, event_type, event_time, node_id, payload)
     SELECT $1, e->>0, (e->>1)::bigint, e->>2, (e->>3)::bigint, (e->>4)::bigint, e->>5, (e->>6)::bigint, e->>7, e->>8
@@ -161,6 +165,7 @@ WITH moves AS (
              FROM jsonb_array_elements($9::jsonb) AS d,
                   LATERAL (SELECT ctid FROM run_inbox_messages
                             WHERE project_id = $1 AND run_id = d->>0 AND branch_id = (d->>1)::bigint AND node_id = d->>2
+                              AND position >= (d->>3)::bigint
                            OFFSET 0) AS m
             WHERE (d->>0 IN (SELECT run_id FROM written)) IS TRUE))
 ), filled AS (
@@ -370,6 +375,7 @@ WITH candidates AS (
     SELECT r.run_id, r.owner, r.created_at
       FROM run_commands AS c JOIN run_state AS r ON r.project_id = c.project_id AND r.run_id = c.run_id
      WHERE c.project_id = $1 AND c.taken_seq IS NULL AND r.status NOT IN ('completed', 'failed', 'cancelled')
+       AND c.kind NOT IN ('send', 'close') -- items wait until the run moves for another reason
 )
 SELECT run_id, owner, created_at
   FROM candidates

@@ -42,6 +42,10 @@ def row_writes(project: str, transitions: Sequence[Transition]) -> Iterator[tupl
             branches.append((*key, transition.run.branch_id))
         events += rows.event_rows(key, transition.events)
         nodes += rows.node_rows(key, transition.nodes)
+        if transition.branches:
+            others.setdefault("create_branches", []).extend(
+                (*key, *rows.branch_row(row)) for row in transition.branches
+            )
         if transition.steps:
             others.setdefault("put_steps", []).extend((*key, *rows.step_row(step)) for step in transition.steps)
         if transition.drops:

@@ -12,6 +12,10 @@ RETURNING run_id;
 INSERT INTO run_branches (project_id, run_id, branch_id, parent_id, cut_seq, dropped, created_seq)
 VALUES (?, ?, ?, NULL, NULL, '[]', 1);
 
+-- name: create_branches
+-- Lines of history that a run goes on on.
+INSERT INTO run_branches (project_id, run_id, branch_id, parent_id, cut_seq, dropped, created_seq) VALUES (?, ?, ?, ?, ?, ?, ?);
+
 -- name: advance_run
 -- Fence, lock and number at once: only where epoch and last_seq are still what the engine saw.
 UPDATE run_state
@@ -60,7 +64,7 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: drop_items
 -- A stream whose entries nobody needs any more. Before put_items.
-DELETE FROM run_inbox_messages WHERE project_id = ? AND run_id = ? AND branch_id = ? AND node_id = ?;
+DELETE FROM run_inbox_messages WHERE project_id = ? AND run_id = ? AND branch_id = ? AND node_id = ? AND position >= ?;
 
 -- name: put_items
 -- Entries of streams, written with the events that record them.
@@ -229,6 +233,7 @@ WITH candidates AS (
     SELECT r.run_id, r.owner, r.created_at
       FROM run_commands AS c JOIN run_state AS r ON r.project_id = c.project_id AND r.run_id = c.run_id
      WHERE c.project_id = ?1 AND c.taken_seq IS NULL AND r.status NOT IN ('completed', 'failed', 'cancelled')
+       AND c.kind NOT IN ('send', 'close') -- items wait until the run moves for another reason
 )
 SELECT run_id, owner, created_at
   FROM candidates

@@ -1,0 +1,74 @@
+"""The command that feeds a run: `send`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import click
+import msgspec
+
+from perdure.cli.exits import Exit
+from perdure.cli.options import Place, json_option, print_json, store_option
+from perdure.cli.stores import require
+from perdure.cli.words import plain
+from perdure.engine.engine import Engine
+from perdure.engine.inputs import check_item
+from perdure.engine.inspect import find_run
+from perdure.engine.run import Run
+from perdure.ids import RunId
+
+
+@click.command("send")
+@click.argument("run", metavar="RUN")
+@click.argument("name", metavar="INPUT")
+@click.argument("items", metavar="[ITEM]…", nargs=-1)
+@click.option("--id", "item_id", metavar="ID", help="Of the item: the same one twice has no effect. For one item only.")
+@click.option("--close", is_flag=True, help="Then say that no more items come.")
+@store_option
+@json_option
+def send_command(
+    run: str, name: str, items: tuple[str, ...], item_id: str | None, close: bool, store: Place, as_json: bool
+) -> int:
+    """Give items to an input of a run that is a stream. They are durable when this ends, and each is processed once.
+
+    An ITEM is read as JSON where that fits the input, and is a text otherwise.
+
+    \b
+      perdure send 0198f2 messages "how are you?"
+      perdure send 0198f2 messages --close
+    """
+    if item_id is not None and len(items) != 1:
+        raise click.UsageError("--id is for one item.")
+    if not items and not close:
+        raise click.UsageError("Give at least one item, or --close.")
+    require(store)
+    run_id = asyncio.run(_send(run, name, items, item_id, close, store))
+    if as_json:
+        print_json({"run_id": run_id, "input": name, "sent": len(items), "closed": close})
+    else:
+        told = [f"{len(items)} item{'s' * (len(items) != 1)} sent"] if items else []
+        told += ["closed"] if close else []
+        click.echo(f"input {plain(name)} of run {plain(run_id)}: {', '.join(told)}")
+    return Exit.DONE
+
+
+async def _send(run: str, name: str, items: tuple[str, ...], item_id: str | None, close: bool, place: Place) -> RunId:
+    async with Engine(place.url, workflows=(), recover=False) as engine:  # without workflows it cannot drive the run
+        run_id = await find_run(engine.store, run)
+        target: Run[Any] = await engine.get(run_id)
+        schema = (await engine.stream_inputs(await target.state())).get(name, {})
+        for item in items:
+            await target.send(name, _read(item, schema), item_id=item_id)
+        if close:
+            await target.close(name)
+        return run_id
+
+
+def _read(text: str, schema: dict[str, Any]) -> Any:
+    """Return the item that a text stands for. Where neither it nor its JSON fits, the JSON makes for the better complaint."""
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError):
+        return text
+    return text if check_item(value, schema) is not None and check_item(text, schema) is None else value

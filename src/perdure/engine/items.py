@@ -1,0 +1,100 @@
+"""What a call for one item gets: its part of a list or a stream, and services of its own."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from perdure.dispatch.base import BlobName
+from perdure.engine.assets import Files
+from perdure.engine.failures import InputUnusable
+from perdure.engine.values import Values
+from perdure.errors import CheckpointNotHere
+from perdure.journal.events import Encoded
+from perdure.journal.values import part_of
+
+if TYPE_CHECKING:
+    from perdure.engine.actor import Actor
+
+_items = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def items_of_list(value: Encoded, handle: str, values: Values) -> list[bytes]:
+    """Return the encoded items of an encoded list, or of whatever else can be gone through. Nothing of it is in a blob."""
+    content = bytes(value)
+    if content.startswith(b"["):
+        return [bytes(item) for item in _items.decode(content)]
+    decoded: Any = values.decode_whole(value, Any)
+    if isinstance(decoded, Mapping | str | bytes) or not isinstance(decoded, Iterable):
+        given = type(cast("object", decoded)).__name__
+        raise InputUnusable(f"handle {handle!r} is mapped over the items of a list, but got a {given}")
+    encode = values.codecs.encode
+    return [encode(item, where=f"an item for handle {handle!r}") for item in cast("Iterable[Any]", decoded)]
+
+
+def picked(item: bytes, path: Sequence[str | int], handle: str) -> bytes:
+    """Return the part of an item that an edge picks."""
+    try:
+        return bytes(part_of(msgspec.Raw(item), path))
+    except LookupError as error:
+        where = ".".join(str(step) for step in path)
+        raise InputUnusable(f"handle {handle!r} wants {where!r} of an item, but {error.args[0]}") from error
+
+
+class ItemServices:
+    """What a body may ask while it is called for one item. Its steps are told apart from those of other items."""
+
+    __slots__ = ("_actor", "_files", "_name", "_position")
+
+    def __init__(self, actor: Actor, position: int, name: str) -> None:
+        self._actor = actor
+        self._position = position
+        self._name = name
+        self._files: Files | None = None
+
+    def close(self) -> None:
+        """The call has ended, and its scratch folder with it."""
+        if self._files is not None:
+            self._files.close()
+
+    def log(self, level: str, message: str, fields: Mapping[str, Any]) -> None:
+        self._actor.log(level, message, {**fields, "item": self._position})
+
+    def progress(self, done: float, total: float | None) -> None:
+        self._actor.progress(done, total)
+
+    def publish(self, value: Any) -> None:
+        self._actor.publish(value)
+
+    async def checkpoint(self, state: Any) -> None:
+        raise CheckpointNotHere(self._actor.node_id)
+
+    async def recorded_step(self, name: str, occurrence: int) -> Encoded | None:
+        return await self._actor.recorded_step(self._step(name), occurrence)
+
+    async def record_step(self, name: str, occurrence: int, result: Any) -> None:
+        await self._actor.record_step(self._step(name), occurrence, result)
+
+    async def secret(self, name: str) -> str:
+        return await self._actor.secret(name)
+
+    async def scratch(self) -> Path:
+        return await self._actor.patiently(self._own_files().scratch)
+
+    async def keep_file(self, path: Path) -> BlobName:
+        return await self._actor.patiently(functools.partial(self._own_files().keep_file, path))
+
+    async def local_file(self, blob: BlobName, suffix: str) -> Path:
+        return await self._actor.patiently(functools.partial(self._own_files().local_file, blob, suffix))
+
+    def _own_files(self) -> Files:
+        if self._files is None:
+            self._files = Files(self._actor.values.blobs)
+        return self._files
+
+    def _step(self, name: str) -> str:
+        return f"{self._name}/{name}"

@@ -1,0 +1,97 @@
+"""Inputs that are streams: fed while the run lives, one item at a time, and closed when there are no more."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from perdure.engine.actor import Actor
+from perdure.engine.items import items_of_list
+from perdure.graph.model import STREAM_INPUT
+from perdure.ids import NodeId
+from perdure.journal.events import Encoded
+from perdure.journal.states import NodeStatus
+from perdure.store.base import BlobUse, Command
+
+if TYPE_CHECKING:
+    from perdure.engine.driver import Driver
+    from perdure.graph.declare import NodeType
+    from perdure.graph.plan import NodePlan
+
+SEND = "send"
+CLOSE = "close"
+
+
+class Sent(msgspec.Struct, frozen=True, kw_only=True):
+    """The payload of the commands. The item is an encoded value as text."""
+
+    input: str
+    item: str = ""
+    blobs: tuple[BlobUse, ...] = ()
+
+
+class InputActor(Actor):
+    """Stands for an input: its items are known from the start, or come as commands until somebody closes it."""
+
+    def __init__(self, driver: Driver, plan: NodePlan, node_type: NodeType[..., Any], attempt: int) -> None:
+        super().__init__(driver, plan, node_type, attempt)
+        self._is_closed = asyncio.Event()
+
+    def prepare(self) -> None:
+        """There is nothing to make ready."""
+
+    def close(self) -> None:
+        """No more items come."""
+        self._is_closed.set()
+
+    @property
+    def waits_for_items(self) -> bool:
+        return True
+
+    def end_unread(self) -> None:
+        super().end_unread()
+        self.close()
+
+    async def _attempt(self) -> tuple[dict[str, Encoded], tuple[BlobUse, ...]]:
+        outbox = self._driver.streams.outbox(self.node_id)
+        given = self._driver.projection.run.inputs.get(self.node_id)
+        if given is None:
+            await self._is_closed.wait()
+        else:
+            whole = await self.patiently(lambda: self.values.opened(given))
+            items = items_of_list(whole, self.node_id, self.values)
+            for position in range(outbox.low, len(items)):
+                await outbox.room()
+                outbox.put(position, items[position])
+        return await self._finish_stream(outbox)
+
+
+def is_input(plan: NodePlan) -> bool:
+    """Whether a node stands for an input."""
+    return plan.node.type == STREAM_INPUT
+
+
+def is_too_early(command: Command, driver: Driver) -> bool:
+    """Whether a command is for an input that is not open yet: it waits until it is."""
+    if command.kind not in (SEND, CLOSE):
+        return False
+    status = driver.projection.status(NodeId(str(command.payload.get("input", ""))))
+    return status in (NodeStatus.IDLE, NodeStatus.SCHEDULED)
+
+
+def obey_sent(command: Command, driver: Driver) -> bool:
+    """Do what a command says about an input. False if it is closed already."""
+    sent = msgspec.convert(command.payload, Sent)
+    node_id = NodeId(sent.input)
+    node = driver.projection.node(node_id)
+    if not driver.decider.is_current(node_id, node.attempt) or node.stream is None or node.stream.is_closed:
+        return False
+    if command.kind == CLOSE:
+        driver.flow.close_input(node_id)
+    else:
+        driver.use_blobs(sent.blobs)
+        outbox = driver.streams.outbox(node_id)
+        outbox.put(outbox.low, sent.item.encode())
+    return True

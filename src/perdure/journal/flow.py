@@ -1,0 +1,92 @@
+"""Streams as the journal sees them: how far each has come, without the items themselves.
+
+A batch of entries is told by its event: which positions, and a digest of what is in them. The digests form a chain, so that
+the log alone proves what the rows of `run_inbox_messages` must hold.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from perdure.ids import BranchId
+from perdure.journal import events as e
+from perdure.journal.states import StreamState
+
+Range = tuple[int, int]
+"""The first position, and how many follow each other from there."""
+
+
+def opened_stream(branch_id: BranchId) -> StreamState:
+    """Return a stream of which nothing is recorded yet."""
+    return StreamState(branch_id=branch_id)
+
+
+def evolve_stream(stream: StreamState, event: e.OutboxEnqueued | e.OutboxClosed | e.ItemFailed) -> StreamState:
+    """Return the stream as it stands after `event`."""
+    match event:
+        case e.OutboxEnqueued():
+            return replace(
+                stream,
+                entries=stream.entries + sum(count for _, count in event.ranges),
+                digest=chained(stream.digest, event.digest),
+                attempts=_without(stream.attempts, event.ranges) if stream.attempts else stream.attempts,
+                consumed=event.consumed or stream.consumed,
+            )
+        case e.ItemFailed() if event.final:
+            others = {position: tried for position, tried in stream.attempts.items() if position != event.position}
+            return replace(stream, attempts=others, failed=stream.failed + 1)
+        case e.ItemFailed():
+            return replace(stream, attempts={**stream.attempts, event.position: event.item_attempt})
+        case e.OutboxClosed():
+            return replace(stream, is_closed=True, is_unread=event.unread)
+
+
+def checkpointed(stream: StreamState, event: e.NodeCheckpointed) -> StreamState:
+    """Return the stream of a node that has taken a checkpoint: another attempt goes on from there."""
+    return replace(stream, checkpointed=event.emitted, checkpoint_digest=stream.digest, consumed=event.consumed)
+
+
+def cut_back(stream: StreamState) -> StreamState:
+    """Return a stream without what was recorded after its last checkpoint: nobody has seen it."""
+    return replace(stream, entries=stream.checkpointed, digest=stream.checkpoint_digest)
+
+
+def batch_digest(rows: Iterable[bytes]) -> str:
+    """Return the digest of the rows of one batch, in their order."""
+    digest = hashlib.sha256()
+    for row in rows:
+        digest.update(row)
+    return digest.hexdigest()
+
+
+def chained(before: str, batch: str) -> str:
+    """Return the digest of a stream to which a batch is added."""
+    return hashlib.sha256(f"{before}{batch}".encode()).hexdigest()
+
+
+def ranges_of(positions: Iterable[int]) -> list[Range]:
+    """Return ascending positions as ranges."""
+    ranges: list[Range] = []
+    first = count = 0
+    for position in positions:
+        if count and position == first + count:
+            count += 1
+            continue
+        if count:
+            ranges.append((first, count))
+        first, count = position, 1
+    if count:
+        ranges.append((first, count))
+    return ranges
+
+
+def _without(attempts: dict[int, int], done: Iterable[Range]) -> dict[int, int]:
+    ranges = list(done)
+    return {
+        position: tried
+        for position, tried in attempts.items()
+        if not any(first <= position < first + count for first, count in ranges)
+    }
