@@ -13,6 +13,7 @@ import re
 import resource
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 
@@ -61,10 +62,16 @@ def _versions(subject: Subject, task: Task) -> dict[str, str]:
 
 def _footprint() -> dict[str, float]:
     """Return the most memory this process held, and all that it passed to the operating system to write."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    per_mib = 1024 if sys.platform == "linux" else 1024 * 1024
     written = getattr(psutil.Process().io_counters(), "write_chars", 0) if sys.platform == "linux" else 0
-    return {"peak_mib": peak / per_mib, "written_mib": written / 1024 / 1024}
+    return {"peak_mib": _peak_mib(), "written_mib": written / 1024 / 1024}
+
+
+def _peak_mib() -> float:
+    if sys.platform != "linux":
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 / 1024
+    # What getrusage says may be the memory of the process that has started this one.
+    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:")]
+    return int(line.split()[1]) / 1024
 
 
 if __name__ == "__main__":

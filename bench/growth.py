@@ -27,7 +27,7 @@ LINEAR = 1.15
 """The largest exponent that counts as linear: caches and logarithms in the databases are not our growth."""
 NODES = (1_000, 2_000, 5_000, 10_000)
 RUNS = (100, 1_000, 3_000, 10_000)
-ITEMS = (10_000, 100_000, 1_000_000)
+ITEMS = (10_000, 100_000, 300_000, 1_000_000)
 STARTS = 5
 
 
@@ -60,6 +60,9 @@ class Point:
     amount: int
     seconds: float
     peak_mib: float
+    first_stretch: float | None = None
+    last_stretch: float | None = None
+    """The rates of the first and of the last tenth of the items, where there are some."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,16 +81,27 @@ def main() -> None:
         postgres = stack.enter_context(servers.postgres()) if POSTGRES in arguments.stores else None
         bench = Bench(postgres=postgres, quick=False, timeout_seconds=arguments.timeout_seconds)
         for store in arguments.stores:
-            growths = [measure_growth(series, store, bench, arguments.points) for series in SERIES]
+            chosen = [series for series in SERIES if series.workload in arguments.workloads]
+            growths = [measure_growth(series, store, bench, arguments.points) for series in chosen]
             for growth in growths:
                 print(describe(growth), flush=True)
             restart = {steps: measure(_subject(""), "W4", store, bench, Size(steps=steps)).value for steps in NODES}
             print(
                 f"{store}: restart, seconds to the first new step by nodes in the run: {_figures(restart)}", flush=True
             )
+            items = {
+                steps: measure(_subject("items of a stream"), "W4", store, bench, Size(steps=steps)).value
+                for steps in ITEMS[: arguments.points]
+            }
+            print(f"{store}: restart, seconds to the first new item by items in the run: {_figures(items)}", flush=True)
             journal = measure_journal(store, bench)
             print(f"{store}: journal, per step: {_figures(journal)}", flush=True)
-            found[store] = {"growth": [asdict(growth) for growth in growths], "restart": restart, "journal": journal}
+            found[store] = {
+                "growth": [asdict(growth) for growth in growths],
+                "restart": restart,
+                "restart of items": items,
+                "journal": journal,
+            }
     found["start-up"] = startup = measure_startup()
     print(f"start-up, ms: {_figures(startup)}")
     if arguments.json:
@@ -115,7 +129,7 @@ def describe(growth: Growth) -> str:
     if growth.error:
         return f"{growth.store}: {growth.series}: {growth.error.strip().splitlines()[-1]}"
     verdict = "linear" if growth.exponent <= LINEAR else "MORE THAN LINEAR"
-    points = ", ".join(f"{p.amount:,}: {p.seconds:.2f} s {p.peak_mib:.0f} MiB" for p in growth.points)
+    points = ", ".join(f"{p.amount:,}: {p.seconds:.2f} s {p.peak_mib:.0f} MiB{_stretches(p)}" for p in growth.points)
     return f"{growth.store}: {growth.series}: n^{growth.exponent:.2f} ({verdict}); {points}"
 
 
@@ -148,8 +162,20 @@ def measure_startup() -> dict[str, float]:
     }
 
 
+def _stretches(point: Point) -> str:
+    if point.first_stretch is None or point.last_stretch is None:
+        return ""
+    return f" (first tenth {point.first_stretch:,.0f}/s, last {point.last_stretch:,.0f}/s)"
+
+
 def _point(amount: int, measurement: Measurement) -> Point:
-    return Point(amount=amount, seconds=amount / measurement.value, peak_mib=measurement.more["peak_mib"])
+    return Point(
+        amount=amount,
+        seconds=amount / measurement.value,
+        peak_mib=measurement.more["peak_mib"],
+        first_stretch=measurement.more.get("first_stretch"),
+        last_stretch=measurement.more.get("last_stretch"),
+    )
 
 
 def _subject(variant: str) -> Subject:
@@ -176,6 +202,12 @@ def _figures(figures: dict[str, float] | dict[int, float]) -> str:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.growth", description=__doc__)
     parser.add_argument("--stores", type=lambda text: text.split(","), default=list(DATABASES), help="sqlite,postgres")
+    parser.add_argument(
+        "--workloads",
+        type=lambda text: text.split(","),
+        default=[series.workload for series in SERIES],
+        help="whose growth is measured, such as W7",
+    )
     parser.add_argument("--points", type=int, default=4, help="how many sizes of each series, from the smallest")
     parser.add_argument("--timeout-seconds", type=float, default=600, help="the most that one measurement may take")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")

@@ -121,7 +121,8 @@ def _restart(python: Path, task: Task, bench: Bench) -> Measurement:
     started = time.monotonic()
     found = _run(python, replace(task, resumed=True), bench)
     marks = [line.split() for line in task.ledger.read_text().splitlines()]
-    fresh = [float(moment) for step, moment, _ in marks if int(step) >= int(task.steps * KILLED_AT)]
+    last_pid = marks[-1][2]
+    fresh = [float(moment) for step, moment, pid in marks if int(step) >= task.steps * KILLED_AT and pid == last_pid]
     times = Counter(int(step) for step, _, _ in marks)
     if set(times) != set(range(1, task.steps + 1)):
         raise ChildFailed(f"only {len(times)} of {task.steps} steps ran")

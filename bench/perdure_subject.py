@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, Literal
 
-from bench.workloads import WAKES, Ledger, Measurement, Task, Texts, Waiting, count, expect, megabytes, rate, stopwatch
-from perdure import Context, Engine, collect, node, workflow
+from bench.workloads import (
+    WAKES,
+    Ledger,
+    Measurement,
+    Stretches,
+    Task,
+    Texts,
+    Waiting,
+    count,
+    expect,
+    megabytes,
+    rate,
+    stopwatch,
+)
+from perdure import Context, Engine, node, workflow
 
 ABREAST = 500
 # A body that waits is kept warm for five seconds; what counts is a run that has been waiting for longer.
@@ -19,6 +32,7 @@ State = dict[str, int]
 
 texts = Texts()
 ledger: Ledger | None = None
+stretches: Stretches | None = None
 continued_at: dict[str, float] = {}
 
 
@@ -65,22 +79,41 @@ async def wait(ctx: Context) -> None:
 
 
 @node
-def numbers(size: int) -> Iterator[int]:
-    yield from range(size)
-
-
-@node(concurrency=64)
-async def same(number: int) -> int:
-    return number
+async def numbers(size: int) -> AsyncIterator[State]:
+    for number in range(size):
+        yield {"n": number}
 
 
 @node
-async def length(values: list[int]) -> int:
-    return len(values)
+def plain_numbers(size: int) -> Iterator[State]:
+    for number in range(size):
+        yield {"n": number}
+
+
+@node(concurrency=64)
+async def item(state: State) -> State:
+    assert stretches is not None
+    stretches.passed(state["n"])
+    return count(state)
+
+
+@node(concurrency=64)
+def plain_item(state: State) -> State:
+    assert stretches is not None
+    stretches.passed(state["n"])
+    return count(state)
+
+
+@node(concurrency=64)
+async def marked_item(state: State) -> State:
+    assert ledger is not None
+    return ledger.step(state)
 
 
 STEPS = {"def bodies": plain_step, "pure nodes": pure_step}
 JOINS = {"def bodies": plain_join}
+SOURCES = {"def bodies": plain_numbers, "plain generator": plain_numbers}
+ITEMS = {"def bodies": plain_item, "items of a stream": marked_item}
 
 
 def chain_of(body: Any, steps: int) -> Any:
@@ -114,9 +147,12 @@ def waiting() -> None:
     return wait()
 
 
-@workflow
-def counting(size: int) -> int:
-    return length(collect(same.map(numbers(size))))
+def stream_of(source: Any, body: Any) -> Any:
+    @workflow
+    def stream(size: int) -> None:
+        body.map(source(size))
+
+    return _defined(stream)
 
 
 async def run_chain(engine: Engine, task: Task, body: Any) -> Any:
@@ -155,7 +191,18 @@ async def _w3(engine: Engine, task: Task) -> Measurement:
     return rate(task.steps + 2, watch)
 
 
+async def run_stream(engine: Engine, task: Task) -> Any:
+    stream = stream_of(SOURCES.get(task.variant, numbers), ITEMS.get(task.variant, item))
+    with stopwatch() as watch:
+        run = await engine.start(stream, size=task.steps, run_id="stream")
+        await run.result()
+    return watch
+
+
 async def _w4(engine: Engine, task: Task) -> Measurement:
+    if task.variant in ITEMS:
+        await run_stream(engine, task)
+        return Measurement(value=0.0)
     await run_chain(engine, task, marked_step)
     return Measurement(value=0.0)
 
@@ -189,10 +236,11 @@ async def _w6(engine: Engine, task: Task) -> Measurement:
 
 
 async def _w7(engine: Engine, task: Task) -> Measurement:
-    with stopwatch() as watch:
-        run = await engine.start(counting, size=task.steps, run_id="stream")
-        expect(await run.result(), task.steps)
-    return rate(task.steps, watch)
+    global stretches
+    stretches = Stretches(task.steps)
+    watch = await run_stream(engine, task)
+    expect(stretches.count, task.steps)
+    return rate(task.steps, watch, more=stretches.rates())
 
 
 async def _all(action: Callable[[int], Awaitable[None]], number: int) -> None:

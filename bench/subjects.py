@@ -64,7 +64,9 @@ def _perdure() -> tuple[Subject, ...]:
     every_step = "each step durable before the next starts"
     return (
         subject("", every_step, (*CHAINS_AND_FANS, "W7")),
-        subject("def bodies", every_step, ("W1", "W2", "W3")),
+        subject("def bodies", every_step, ("W1", "W2", "W3", "W7")),
+        subject("plain generator", every_step, ("W7",)),
+        subject("items of a stream", "each item durable; at most 64 are not", ("W4",)),
         subject("pure nodes", "results durable before they are shown; pure bodies start early", ("W1",)),
         subject("durability async", "the journal trails by milliseconds", ("W1",), competes=False),
         subject("durability exit", "written when the run ends", ("W1",), competes=False),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import gc
+import itertools
 import json
 import os
 import random
@@ -26,6 +27,8 @@ KILLED_AT = 0.5
 WAKES = 100
 """How many of W5's waiting runs are woken, one after the other, for the latency."""
 TEXT_CHARACTERS = 1_000_000
+STRETCHES = 10
+"""Into how many parts W7's items are divided, to see whether the last are as fast as the first."""
 FASTEST_IS_LOWEST = frozenset({"W4"})
 
 
@@ -171,6 +174,26 @@ class Ledger:
             os.kill(os.getpid(), signal.SIGKILL)
         os.write(self._file, f"{n} {time.monotonic()} {os.getpid()}\n".encode())
         return {"n": n}
+
+
+class Stretches:
+    """W7: counts the items, and notes when each tenth of them begins."""
+
+    def __init__(self, items: int) -> None:
+        self.count = 0
+        self._length = max(1, items // STRETCHES)
+        self._begun: dict[int, float] = {}
+
+    def passed(self, number: int) -> None:
+        self.count += 1
+        if number % self._length == 0:
+            self._begun[number // self._length] = time.perf_counter()
+
+    def rates(self) -> dict[str, float]:
+        """Return the items per second of the first stretch, of the last that is whole, and of the slowest."""
+        moments = [self._begun[number] for number in sorted(self._begun)]
+        rates = [self._length / (end - begin) for begin, end in itertools.pairwise(moments)]
+        return {"first_stretch": rates[0], "last_stretch": rates[-1], "slowest_stretch": min(rates)}
 
 
 # What subjects measure with.
