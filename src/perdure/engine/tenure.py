@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from perdure.engine.pending import Portion
-from perdure.ids import Epoch, EventId, Seq
+from perdure.ids import BranchId, Epoch, EventId, Seq
 from perdure.journal import events as e
 from perdure.journal.projection import StepKey
 from perdure.journal.states import RunState
@@ -52,7 +52,7 @@ class Tenure:
             events=recorded,
             nodes=portion.nodes,
             steps=_step_rows(recorded) if portion.steps is None else _steps_on_branch(portion.steps, portion.run),
-            branches=_branch_rows(recorded),
+            branches=() if portion.steps is None else _branch_rows(recorded),
             items=portion.items,
             drops=portion.drops,
             blobs=portion.blobs,
@@ -81,9 +81,7 @@ def numbered(portion: Portion, base_seq: Seq, epoch: Epoch, new_id: Callable[[],
     """Give the events their places. What comes before a claim belongs to the epoch before it, and what comes before a branch
     to its parent."""
     recorded: list[e.Recorded] = []
-    branch_id = next(
-        (event.parent for event, _ in portion.decided if isinstance(event, e.BranchCreated)), portion.run.branch_id
-    )
+    branch_id = portion.run.branch_id if portion.steps is None else _parent(portion)
     for seq, (event, at) in enumerate(portion.decided, start=base_seq + 1):
         if isinstance(event, e.RunClaimed):
             epoch = event.epoch
@@ -109,6 +107,11 @@ def _step_rows(recorded: Sequence[e.Recorded]) -> tuple[StepRow, ...]:
         for entry in recorded
         if isinstance(step := entry.event, e.StepCompleted)
     )
+
+
+def _parent(portion: Portion) -> BranchId:
+    """Return the branch on which the run was before the first of these decisions."""
+    return next(event.parent for event, _ in portion.decided if isinstance(event, e.BranchCreated))
 
 
 def _steps_on_branch(steps: Mapping[StepKey, e.Encoded], run: RunState) -> tuple[StepRow, ...]:
