@@ -278,6 +278,20 @@ async def test_a_stream_is_dropped_whole_and_no_other_with_it(
     assert await dumped(elsewhere, namesake) == namesakes
 
 
+@both_ways
+async def test_what_is_added_before_the_place_from_which_is_dropped_stays(
+    store: Store, offered: Callable[[Transition], Transition]
+) -> None:
+    draft = await begin(store)
+    await add(store, draft, draft.batch("step0", 0, 1), draft.batch("step0", 2, "gone"))
+
+    added = draft.batch("step0", 1, "added")
+    drops = [replace(drop("step0"), first=2), replace(drop("step0"), first=3)]
+    assert await commit(store, offered(draft.transition(items=[added], drops=drops))) == [Committed()]
+
+    assert [row.position for row in await read(store, draft)] == [0, 1]
+
+
 async def test_several_runs_drop_in_one_group(store: Store) -> None:
     drafts = [await begin(store) for _ in range(5)]
     for draft in drafts:

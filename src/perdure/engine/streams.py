@@ -201,8 +201,7 @@ class Streams:
             assert node.stream is not None, "only streams have entries"
             drops.append(ItemDrop(node_id=node.node_id, branch_id=node.stream.branch_id, first=first))
         if drops and rows:
-            dropped = {drop.node_id for drop in drops}
-            rows = [row for row in rows if row.node_id not in dropped]
+            rows = [row for row in rows if not any(_removes(drop, row) for drop in drops)]
         return tuple(rows), tuple(drops), batches
 
     def begin_anew(self, node_id: NodeId) -> None:
@@ -218,6 +217,10 @@ class Streams:
         """Keep nothing of a node's stream in memory."""
         self._outboxes.pop(node_id, None)
         self._restored.pop(node_id, None)
+
+
+def _removes(drop: ItemDrop, row: ItemRow) -> bool:
+    return (drop.node_id, drop.branch_id) == (row.node_id, row.branch_id) and row.position >= drop.first
 
 
 async def _as_far_as_possible(read: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -235,10 +235,14 @@ def item_rows(key: tuple[str, ...], items: Sequence[ItemRow]) -> list[tuple[Any,
 
 def drop_rows(key: tuple[str, ...], transition: Transition) -> list[tuple[Any, ...]]:
     """Return the key's columns, then branch_id, node_id, position. Refuses to drop what is added by the same transition."""
-    dropped = {(drop.branch_id, drop.node_id): drop.first for drop in transition.drops}
+    dropped: dict[tuple[BranchId, NodeId], int] = {}
+    for drop in transition.drops:
+        stream = (drop.branch_id, drop.node_id)
+        dropped[stream] = min(drop.first, dropped.get(stream, drop.first))
     for row in transition.items:
-        if (row.branch_id, row.node_id) in dropped:
-            raise ValueError(f"the stream of node {row.node_id!r} is dropped and added to by one transition")
+        first = dropped.get((row.branch_id, row.node_id))
+        if first is not None and row.position + row.count > first:
+            raise ValueError(f"entries of node {row.node_id!r} are dropped and added by one transition")
     return [(*key, *stream, first) for stream, first in dropped.items()]
 
 
