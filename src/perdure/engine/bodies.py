@@ -142,14 +142,16 @@ class Bodies:
         return [actor for actor in self._held if actor.node_id == node_id]
 
     def tell_unread(self, node_id: NodeId) -> None:
-        """Tell the body of a node that nobody reads its stream any more."""
-        if (actor := self._running.get(node_id)) is not None:
+        """Tell the body of a node that nobody reads its stream any more, also before it is launched."""
+        for actor in self.at(node_id):
             actor.end_unread()
 
     def stop_one(self, node_id: NodeId, reason: str) -> None:
         """Tell the body of one node to stop."""
         if (actor := self._running.get(node_id)) is not None:
             self._tell(actor, reason)
+            if not actor.has_begun:
+                self._on_stopped(actor)
 
     def abandon(self, loop: asyncio.AbstractEventLoop) -> None:
         """Let all go: somebody else may be running them again by now."""
