@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Coroutine, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -33,7 +34,7 @@ from perdure.engine.packing import PackedEntry
 from perdure.engine.pauses import pause_micros
 from perdure.engine.slots import Grant
 from perdure.engine.values import Decode
-from perdure.errors import StoreError, ValueNotReadable
+from perdure.errors import AttemptOver, StoreError, ValueNotReadable
 from perdure.graph.handles import Outputs
 from perdure.graph.itemfailure import ERRORS, ItemFailure
 from perdure.graph.model import CONDITION, Edge
@@ -61,9 +62,10 @@ Work = tuple[int, Met]
 class ItemGivenUp(Exception):
     """An item has failed for good, and its node with it."""
 
-    def __init__(self, position: int, record: ErrorRecord) -> None:
+    def __init__(self, position: int, attempt: int, record: ErrorRecord) -> None:
         super().__init__(f"item {position}: {record.message}")
         self.position = position
+        self.attempt = attempt
         self.record = record
 
 
@@ -420,16 +422,17 @@ class MapActor(Actor):
 
     def _item_failed(self, position: int, attempt: int, error: Exception) -> float | None:
         """Record that an attempt at an item failed. Return how long to wait before the next one; None if there is none and
-        the others go on: that is recorded with its entry. Raises ItemGivenUp if the node fails with it."""
+        the others go on: that is recorded with its entry. Raises ItemGivenUp if the node fails with it, and with that it is
+        recorded."""
         policy = self._plan.policy
         record = record_of(error, policy.retry_on)
         budget = max(policy.retries, RESOURCE_RETRIES) if record.error_class is ErrorClass.RESOURCE else policy.retries
         is_final = not record.retryable or attempt > budget
         if is_final and policy.on_item_error != "fail":
             return None
-        self._driver.flow.item_failed(self, position, attempt, record, final=is_final)
         if is_final:
-            raise ItemGivenUp(position, record) from error
+            raise ItemGivenUp(position, attempt, record) from error
+        self._driver.flow.item_failed(self, position, attempt, record, final=False)
         return pause_micros(policy.backoff, attempt - 1, self._driver.machinery.chance) / 1_000_000
 
     async def _given_up(self, position: int, attempts: int, met: Met, error: Exception) -> PackedEntry:
@@ -451,6 +454,12 @@ class MapActor(Actor):
             attempts=attempts,
         )
         return self.pack(Outputs(**{ERRORS: failure}))
+
+    def _report(self, error: BaseException) -> None:
+        if isinstance(error, ItemGivenUp):
+            with suppress(AttemptOver):  # in one transition with the failure of the node, or not at all
+                self._driver.flow.item_failed(self, error.position, error.attempt, error.record, final=True)
+        super()._report(error)
 
     def _record_of(self, error: BaseException) -> ErrorRecord:
         if isinstance(error, ItemGivenUp):
