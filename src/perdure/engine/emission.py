@@ -99,7 +99,7 @@ class Emission(_Packer):
     async def finish(self) -> None:
         """Pass on what is left: the generator has ended. That it has ended early is a difference, too."""
         await self.settle()
-        if self._recorded is not None and await anext(self._recorded, None) is not None:
+        if self._recorded is not None and await anext(self._recorded, None) is not None and not self._is_unread:
             await self._branch()
         await self._forget_recorded()
 
@@ -132,7 +132,8 @@ class Emission(_Packer):
         if expected is None:
             await self._forget_recorded()
             return False
-        if expected != entry and _form(expected) != _form(entry):
+        # If nobody reads it any more, nobody is to begin again because of what follows.
+        if expected != entry and _form(expected) != _form(entry) and not self._is_unread:
             await self._branch()
             return False
         return True

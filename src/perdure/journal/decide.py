@@ -14,6 +14,7 @@ from perdure.errors import JournalDamaged
 from perdure.graph.plan import Flow, NodePlan, Plan
 from perdure.ids import BranchId, EngineId, Epoch, NodeId
 from perdure.journal import events as e
+from perdure.journal.again import Again
 from perdure.journal.projection import Projection
 from perdure.journal.readiness import Blocked, Ready, is_open, is_read_out, readiness, run_outputs
 from perdure.journal.states import ENDED, SETTLED, NodeState, NodeStatus, RunStatus
@@ -51,10 +52,8 @@ class Decider:
         """Running nodes that read a stream which will never be whole."""
         self.unread: deque[NodeId] = deque()
         """Running nodes whose streams nobody reads any more."""
-        self._returned = {edge.source for binding in plan.outputs for edge in binding.edges}
         self._drops: list[tuple[NodeState, int]] = []
-        self._generators = [node_id for node_id, node in plan.nodes.items() if _is_generator(node) and node.emits]
-        self._cones: dict[NodeId, frozenset[NodeId]] = {}
+        self._again = Again(plan, projection)
         self._dropped: set[NodeId] = set()
         self._survey()
 
@@ -202,12 +201,14 @@ class Decider:
             self._fail(node_id, error, at)
         else:
             self._cut_off_readers(node_id, at)
+            self._look_for_unread(node_id)
 
     def attempt_cancelled(self, node_id: NodeId, attempt: int, *, reason: str, at: int) -> None:
         """The body was told to stop, and did."""
         if self.is_current(node_id, attempt):
             self._record(e.NodeCancelled(node_id=node_id, attempt=attempt, reason=reason), at)
             self._cut_off_readers(node_id, at)
+            self._look_for_unread(node_id)
 
     def attempt_lost(self, node_id: NodeId, *, reason: str, at: int, has_begun: bool = True) -> None:
         """Nobody will ever bring the attempt's result. The next one follows, unless the node must not be repeated and its body
@@ -293,8 +294,8 @@ class Decider:
         )
 
     def must_not_begin_again(self, node_id: NodeId) -> NodeId | None:
-        """Return a node that depends on this one, must run at most once and has been started, if there is one."""
-        for other in self._cone_of(node_id):
+        """Return a node that would begin again with this one, must run at most once and has been started, if there is one."""
+        for other in self._again.begin_with(node_id):
             if self.plan.nodes[other].policy.once and self.projection.node(other).started_at is not None:
                 return other
         return None
@@ -303,7 +304,7 @@ class Decider:
         """A node that is run again gives something else than before: the run goes on on a branch on which nobody has seen
         what it gave. Return the nodes that begin again there."""
         run = self.projection.run
-        dropped = tuple(other for other in self._begin_again_with(node_id) if other in self.projection.nodes)
+        dropped = tuple(other for other in self._again.begin_with(node_id) if other in self.projection.nodes)
         branch_id = BranchId(run.branch_id + 1)
         created = e.BranchCreated(
             branch_id=branch_id,
@@ -319,23 +320,6 @@ class Decider:
         self.ready = deque(other for other in self.ready if other not in dropped)
         self._survey_again()
         return dropped
-
-    def _begin_again_with(self, node_id: NodeId) -> list[NodeId]:
-        """Return the nodes that begin again if one gives something else: those that depend on it, and where they read streams
-        that were ended because nobody read them any more, those, too, with all that depend on them."""
-        found = dict.fromkeys(self.plan.downstream_of(node_id))
-        pending = list(found)
-        while pending:
-            flow = self.plan.nodes[pending.pop()].flow
-            for edge in () if flow is None else flow.live:
-                stream = self.projection.node(edge.source).stream
-                if edge.source == node_id or edge.source in found or stream is None or not stream.is_unread:
-                    continue
-                more = [other for other in (edge.source, *self.plan.downstream_of(edge.source)) if other not in found]
-                found.update(dict.fromkeys(more))
-                pending += more
-        found.pop(node_id, None)
-        return list(found)
 
     def stream_closed(self, node_id: NodeId, attempt: int, *, at: int, unread: bool = False) -> None:
         """The node's stream has ended well, and all of it is recorded: no attempt at the node follows."""
@@ -374,6 +358,7 @@ class Decider:
         for dependent in plan.downstream:
             self._heard(dependent)
         if plan.flow is not None:
+            self._look_for_unread(node_id)
             self._drop_read_out(node_id, plan.flow)
 
     def _opened(self, node_id: NodeId) -> None:
@@ -389,38 +374,32 @@ class Decider:
 
     def _drop_read_out(self, node_id: NodeId, flow: Flow) -> None:
         """A node that has to do with streams is settled: some of them may not be needed any more, item by item."""
-        for source in dict.fromkeys((node_id, *(edge.source for edge in flow.live))):
-            if self.is_unread(source):
-                self.unread.append(source)
         # While a generator may give something else than before, nodes that depend on it may begin again with what they read.
         sources = self.plan.nodes if flow.is_generator else (node_id, *(edge.source for edge in flow.live))
-        for source in dict.fromkeys(sources):
-            if source in self._dropped or not is_read_out(source, self.plan, self.projection):
-                continue
-            if not any(map(self._may_begin_again, self.plan.nodes[source].readers)):
+        done = [
+            source for source in dict.fromkeys(sources) if source not in self._dropped and self._is_read_out(source)
+        ]
+        if not done:
+            return
+        again = self._again.may_begin()
+        for source in done:
+            if again.isdisjoint(self.plan.nodes[source].readers):
                 self._dropped.add(source)
                 self._drops.append((self.projection.node(source), 0))
 
-    def _may_begin_again(self, node_id: NodeId) -> bool:
-        """Whether a generator upstream of a node is not done: if it is run again, the node may have to be, too."""
-        return any(
-            node_id in self._cone_of(generator)
-            for generator in self._generators
-            if self.projection.status(generator) not in SETTLED
-        )
-
-    def _cone_of(self, node_id: NodeId) -> frozenset[NodeId]:
-        if node_id not in self._cones:
-            self._cones[node_id] = frozenset(self.plan.downstream_of(node_id))
-        return self._cones[node_id]
+    def _is_read_out(self, node_id: NodeId) -> bool:
+        return is_read_out(node_id, self.plan, self.projection)
 
     def is_unread(self, node_id: NodeId) -> bool:
         """Whether a node gives a stream that nobody reads any more, and of which nobody wants the whole."""
-        plan = self.plan.nodes[node_id]
-        if not plan.readers or plan.downstream or node_id in self._returned:
-            return False
-        is_running = self.projection.status(node_id) is NodeStatus.RUNNING
-        return is_running and all(self.projection.status(reader) in SETTLED for reader in plan.readers)
+        return self._again.is_unread(node_id)
+
+    def _look_for_unread(self, node_id: NodeId) -> None:
+        """A node has ended, well or not: streams that it has read may have no reader any more."""
+        flow = self.plan.nodes[node_id].flow
+        if flow is not None:
+            sources = self.plan.nodes if flow.is_generator else (node_id, *(edge.source for edge in flow.live))
+            self.unread.extend(filter(self.is_unread, sources))
 
     def _cut_off_readers(self, node_id: NodeId, at: int) -> None:
         """The node's stream will never be whole, so that nothing can come of those that read it."""
@@ -430,6 +409,7 @@ class Decider:
                 reason = f"the stream of {node_id} was cut off"
                 self._record(e.NodeCancelled(node_id=reader, attempt=node.attempt, reason=reason), at)
                 self._cut_off_readers(reader, at)
+                self._look_for_unread(reader)
             elif node.status is NodeStatus.RUNNING:
                 self.cut_off.append(reader)
 
@@ -551,11 +531,11 @@ class Decider:
     # Where the run stands
 
     def _survey_again(self) -> None:
-        ready = self.ready
+        ready, self.ready = self.ready, deque()
         self._stages_open.clear()
         self._looks.clear()
         self._survey()
-        self.ready = ready
+        self.ready = ready  # the others wait for a place, or for their time
         self._look_at_all()
 
     def _survey(self) -> None:
