@@ -175,3 +175,22 @@ async def test_parts_of_what_somebody_says_a_node_has_given_are_collected(sqlite
         result = await run.result()
 
     assert result == [list(range(20)), ["x" * width] * 20, 190]
+
+
+@node(executor="process", concurrency=2)
+def measured(page: dict[str, Any], beside: str) -> list[int]:
+    return [page["n"], len(page["text"]), len(beside)]
+
+
+@node
+async def large() -> str:
+    return LARGE
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+async def test_bodies_in_processes_get_items_of_any_size(engine: Engine, width: int) -> None:
+    @workflow
+    def flow(n: int, width: int) -> Any:
+        return collect(measured.map(pages(n, width), beside=large()))
+
+    assert await result_of(engine, flow, n=3, width=width) == [[n, width, len(LARGE)] for n in range(3)]

@@ -113,6 +113,8 @@ class MapActor(Actor):
         self._outbox.on_recorded = self._pump
         self._meeting = self._meet({handle: given.pop(handle) for handle in self._flow.mapped if handle in given})
         try:
+            if self._kind == "process":
+                given, own = await self._inlined(given), await self._inlined(own)
             self._held = given
             self._decode_held = await self.patiently(lambda: values.reader(*given.values(), *own.values()))
             await self._live_through(own)
@@ -341,7 +343,10 @@ class MapActor(Actor):
         try:
             decode = self._decode_held
             if any(map(content_refs, items.values())):
-                decode = await self.patiently(functools.partial(self._reader, items))
+                if self._kind == "process":
+                    items = await self._inlined(items)
+                else:
+                    decode = await self.patiently(functools.partial(self._reader, items))
             result = await self._called(self._item_task(services, position, name, attempt, items, outlet, decode))
         finally:
             services.close()
@@ -356,6 +361,11 @@ class MapActor(Actor):
     def _called(self, task: Task) -> Coroutine[Any, Any, Any]:
         limit = self._plan.policy.timeout
         return self._session.call(task) if limit is None else self._in_time(task, limit.total_seconds())
+
+    async def _inlined(self, given: Mapping[str, Encoded]) -> dict[str, Encoded]:
+        """Return arguments for another process, which reads no blobs."""
+        inlined = self._driver.machinery.values.inlined
+        return {handle: await self.patiently(functools.partial(inlined, value)) for handle, value in given.items()}
 
     async def _reader(self, items: Mapping[str, Encoded]) -> Decode:
         return await self._driver.machinery.values.reader(*self._held.values(), *items.values())
