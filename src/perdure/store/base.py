@@ -339,6 +339,9 @@ class Store(Protocol):
     async def add_command(self, command: Command) -> bool:
         """Keep a command for the run's owner. Durable when this returns; False if this run had it already.
 
+        One that is added when another has been is taken up after it, also if the clock of whoever adds it is behind: then
+        it counts as created a moment after it.
+
         Raises RunNotFound if there is no such run, CommandIdTaken if the run was told something else under the same id, and
         ValueNotStorable if a text of it is none that a database can hold.
         """

@@ -179,8 +179,10 @@ SELECT run_id, workflow, workflow_version, status, created_at, started_at, ended
  ORDER BY created_at DESC, run_id DESC LIMIT ?7;
 
 -- name: add_command
--- Durable before it is acknowledged; the same id twice for a run has no effect.
-INSERT INTO run_commands (project_id, run_id, command_id, kind, payload, created_at) VALUES (?, ?, ?, ?, ?, ?)
+-- Durable before it is acknowledged; the same id twice for a run has no effect. Later than all that wait, whatever the clocks say.
+INSERT INTO run_commands (project_id, run_id, command_id, kind, payload, created_at)
+VALUES (?1, ?2, ?3, ?4, ?5, max(?6, coalesce(1 + (
+    SELECT max(created_at) FROM run_commands WHERE project_id = ?1 AND run_id = ?2 AND taken_seq IS NULL), ?6)))
 ON CONFLICT (project_id, run_id, command_id) DO NOTHING;
 
 -- name: load_command
