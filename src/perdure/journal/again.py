@@ -22,6 +22,8 @@ class Again:
         self._plan = plan
         self._projection = projection
         self._returned = {edge.source for binding in plan.outputs for edge in binding.edges}
+        self.inputs = [node_id for node_id in plan.nodes if self._is_input(node_id)]
+        """Nodes that stand for inputs that are streams."""
         self._generators = [
             node_id
             for node_id, node in plan.nodes.items()

@@ -398,8 +398,9 @@ class Decider:
         """A node has ended, well or not: streams that it has read may have no reader any more."""
         flow = self.plan.nodes[node_id].flow
         if flow is not None:
-            sources = self.plan.nodes if flow.is_generator else (node_id, *(edge.source for edge in flow.live))
-            self.unread.extend(filter(self.is_unread, sources))
+            # When a generator is done, fewer may begin again, and inputs may be left by all.
+            inputs = self._again.inputs if flow.is_generator else ()
+            self.unread.extend(filter(self.is_unread, (node_id, *(edge.source for edge in flow.live), *inputs)))
 
     def _cut_off_readers(self, node_id: NodeId, at: int) -> None:
         """The node's stream will never be whole, so that nothing can come of those that read it."""
