@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -315,3 +317,39 @@ def test_an_item_that_was_given_up_gets_no_more_attempts_after_a_kill_before_its
     is_ending.clear()
     assert run_virtual(main()) == [(1, False), (2, False), (3, True)]
     assert tried == [1, 2, 3, 3]
+
+
+@node
+async def patient(xs: Stream[int], after: int) -> int:
+    return len([x async for x in xs])
+
+
+@node
+async def hour() -> int:
+    await asyncio.sleep(3_600)
+    return 1
+
+
+def test_what_is_left_of_a_damaged_stream_is_not_taken_for_all_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "again.db"
+
+    @workflow
+    def flow() -> Any:
+        return patient(count(5), hour())
+
+    async def begin(engine: Engine) -> None:
+        await engine.start(flow, run_id="r")
+        await asyncio.sleep(1)
+
+    async def go_on(engine: Engine) -> None:
+        with pytest.raises(RunFailed, match=r"of the 5 entries of the stream of 'count', 0 are kept"):
+            await (await engine.get("r")).result()
+
+    async def main() -> None:
+        async with opened_world(f"sqlite:///{path}", tmp_path) as world:
+            await killed_after(world, begin)
+            with closing(sqlite3.connect(path)) as database, database:
+                database.execute("DELETE FROM run_inbox_messages WHERE node_id = 'count'")
+            await in_another_process(world, go_on)
+
+    run_virtual(main())

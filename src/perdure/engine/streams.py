@@ -13,7 +13,7 @@ from perdure.engine.live import EdgeFacts
 from perdure.engine.machinery import Machinery
 from perdure.engine.outbox import Batch, Outbox
 from perdure.engine.patience import patiently
-from perdure.errors import StoreError
+from perdure.errors import JournalDamaged, StoreError
 from perdure.graph.declare import NodeType
 from perdure.graph.model import CONDITION, DEFAULT_OUTPUT, Edge
 from perdure.graph.plan import NodePlan, Plan
@@ -64,7 +64,7 @@ class Streams:
         assert stream is not None, "the stream of the node is open"
         assert plan.flow is not None, "only a node that knows streams has one"
         policy = plan.policy
-        outbox = self._outboxes[node_id] = Outbox(
+        outbox = Outbox(
             node_id,
             stream.branch_id,
             is_ordered=policy.ordered or not plan.flow.mapped,
@@ -72,7 +72,13 @@ class Streams:
             on_put=self._on_put,
         )
         restored = [(found.position, found.count) for found in self._rows_of(node_id, stream.branch_id)]
+        if (
+            kept := sum(count for _, count in restored)
+        ) != stream.entries:  # what is left must not be taken for all of it
+            problem = f"of the {stream.entries} entries of the stream of {node_id!r}, {kept} are kept"
+            raise JournalDamaged(self._projection.run.run_id, problem)
         outbox.restore(restored, is_closed=stream.is_closed)
+        self._outboxes[node_id] = outbox
         return outbox
 
     def inbox(self, edge: Edge, *, start: int, on_news: Callable[[], None]) -> Inbox:
