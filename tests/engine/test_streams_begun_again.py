@@ -223,6 +223,40 @@ def test_a_generator_hears_that_nobody_reads_it_also_while_its_start_is_being_st
     assert outcome_of(flow, tmp_path, behind=lambda store: SlowStarts(store, "endless_at_last", 2)) == 5
 
 
+class SlowCommits(StoreProxy):
+    """Takes its time for everything."""
+
+    async def passing(self, name: str, call: Callable[[], Awaitable[Any]], *args: Any) -> Any:
+        if name == "commit":
+            await asyncio.sleep(1)
+        return await call()
+
+
+@node
+async def chatter() -> AsyncIterator[int]:
+    for number in range(200):
+        await asyncio.sleep(0.1)
+        yield number
+
+
+@node
+async def five_after(xs: Stream[int], seconds: float) -> int:
+    async for x in xs:
+        if x == 4:
+            break
+    await asyncio.sleep(seconds)
+    return 5
+
+
+@pytest.mark.parametrize("seconds", [number / 4 for number in range(20)])
+def test_a_generator_hears_that_nobody_reads_it_whenever_that_is(seconds: float, tmp_path: Path) -> None:
+    @workflow
+    def flow(seconds: float) -> Any:
+        return [five_after(endless_at_last(), seconds), collect(chatter())]
+
+    assert outcome_of(flow, tmp_path, behind=SlowCommits, seconds=seconds)[0] == 5
+
+
 @node
 async def begin() -> int:
     return 1

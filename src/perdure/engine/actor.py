@@ -177,6 +177,8 @@ class Actor:
             if self.is_unread:
                 return await self._finish_stream(outbox)
             emission = self._emitting = await self._emission(outbox)
+            if self.is_unread:  # it was told meanwhile
+                emission.end()
             try:
                 await self._execute(msgspec.structs.replace(task, outlet=emission))
                 await emission.finish()
