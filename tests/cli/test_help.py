@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from perdure.cli.entry import SECTIONS, Entry
 from tests.cli.conftest import PERDURE, Cli
 
 COMMANDS = [(name, entry) for section in SECTIONS.values() for name, entry in section.items()]
-HELP_SECONDS = 0.25
+HELP_TIMES = 8
 
 
 def test_help_lists_every_command(cli: Cli):
@@ -76,11 +77,13 @@ def test_help_loads_neither_the_engine_nor_rich():
 
 
 def test_help_comes_at_once():
-    def seconds() -> float:
+    def seconds(command: Sequence[str]) -> float:
         """What it takes of a processor: a busy machine makes it wait, but not work, for longer."""
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([*PERDURE, "--help"], capture_output=True, check=True)
+        subprocess.run(command, capture_output=True, check=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    assert min(seconds() for _ in range(5)) < HELP_SECONDS
+    # A machine whose caches others use does more work for the same. What the interpreter itself takes tells by how much.
+    times = [(seconds([*PERDURE, "--help"]), seconds([sys.executable, "-c", "import json, logging"])) for _ in range(5)]
+    assert min(helped for helped, _ in times) < HELP_TIMES * min(bare for _, bare in times)
