@@ -6,6 +6,7 @@ run, and is gone when the run ends.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,14 @@ settings.load_profile("perdure")
 
 _SHARED_FOLDER = pytest.StashKey[WatchedFolder]()
 _FOLDER_INPUT = "perdure_servers"
+
+
+def pytest_configure() -> None:
+    """Have signals mean what they mean in a terminal, also where whoever runs the tests ignores them, as `nohup` does: the
+    programs that tests start would inherit that."""
+    for signum, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(signum) is signal.SIG_IGN:
+            signal.signal(signum, usual)
 
 
 @pytest.hookimpl(optionalhook=True)
