@@ -41,7 +41,10 @@ IMPURE_IMPORTS = frozenset(
 )
 IMPURE_CALLS = frozenset({"open", "input", "print", "datetime.now", "datetime.utcnow", "datetime.today", "date.today"})
 
-SEAMS = {"store": ("base", "blobs", "codecs", "opening"), "dispatch": ("assets", "base", "child", "failure", "opening")}
+SEAMS = {
+    "store": ("base", "blobs", "codecs", "opening"),
+    "dispatch": ("assets", "base", "child", "failure", "opening", "waits"),
+}
 """What the engine may know of the parts that have several implementations."""
 IMPLEMENTATIONS = {"store": ("sqlite", "postgres"), "dispatch": ("local", "threads", "processes", "redis")}
 """What only its own part may import; the command line also starts workers."""

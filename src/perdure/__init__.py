@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import PerdureError
+from perdure.graph.asking import ask
 from perdure.graph.assets import Asset, Audio, Document, Image, Video
 from perdure.graph.declare import Backoff, NodeType, Outputs, Stream, Workflow, node, workflow
 from perdure.graph.itemfailure import ItemFailure
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from perdure.dispatch.assets import AssetFile
     from perdure.dispatch.context import Context, SyncContext
     from perdure.engine.engine import Engine
+    from perdure.engine.interactions import Interaction
     from perdure.engine.probing import Doubt
     from perdure.engine.run import Run
     from perdure.engine.settings import EngineSettings
@@ -34,6 +36,7 @@ __all__ = [
     "Engine",
     "EngineSettings",
     "Image",
+    "Interaction",
     "ItemFailure",
     "NodeType",
     "Outputs",
@@ -44,6 +47,7 @@ __all__ = [
     "Video",
     "Workflow",
     "after",
+    "ask",
     "collect",
     "failures",
     "first",
@@ -64,6 +68,7 @@ _LATE = {
     "Doubt": "perdure.engine.probing",
     "Engine": "perdure.engine.engine",
     "EngineSettings": "perdure.engine.settings",
+    "Interaction": "perdure.engine.interactions",
     "Run": "perdure.engine.run",
     "SyncContext": "perdure.dispatch.context",
     "register_codec": "perdure.store.codecs",

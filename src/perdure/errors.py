@@ -307,6 +307,42 @@ class InputClosed(RunError):
         self.name = name
 
 
+class WaitNotFound(RunError):
+    """There is no such question, or it is another run's."""
+
+    code = "wait_not_found"
+
+    def __init__(self, run_id: str, wait_id: str, *, owner: str | None = None, open_ids: Sequence[str] = ()) -> None:
+        whose = f"It belongs to run {owner!r}." if owner is not None else "Nothing of this id waits."
+        there = f" Run {run_id!r} waits for {', '.join(map(repr, open_ids))}." if open_ids else ""
+        super().__init__(run_id, f"Run {run_id!r} does not wait for {wait_id!r}. {whose}{there}")
+        self.wait_id = wait_id
+
+
+class AnsweredAlready(RunError):
+    """A question has its answer, and no other one counts."""
+
+    code = "answered_already"
+
+    def __init__(self, run_id: str, wait_id: str, how: str) -> None:
+        super().__init__(run_id, f"Question {wait_id!r} of run {run_id!r} {how}. The first answer counts.")
+        self.wait_id = wait_id
+
+
+class AnswerRefused(RunError):
+    """An answer is not what was asked for. The question stays open."""
+
+    code = "answer_refused"
+
+    def __init__(self, run_id: str, wait_id: str, problems: Sequence[str]) -> None:
+        listed = "".join(f"\n  - {problem}" for problem in problems)
+        super().__init__(
+            run_id, f"That is no answer to question {wait_id!r} of run {run_id!r}:{listed}\nIt is still open."
+        )
+        self.wait_id = wait_id
+        self.problems = list(problems)
+
+
 class RunFailed(RunError):
     """The run ended in failure."""
 
@@ -522,6 +558,33 @@ class ReplayDiffers(BodyError):
         )
         self.node_id = node_id
         self.position = position
+
+
+class ReplayMismatch(BodyError):
+    """A body that runs again waits for something else than before, so that what has come cannot be given to it."""
+
+    code = "replay_mismatch"
+
+    def __init__(self, node_id: str, wanted: str, recorded: Sequence[str]) -> None:
+        super().__init__(
+            f"Node {node_id!r} was run again and waits for {wanted!r}, but before, it has waited for "
+            f"{', '.join(map(repr, recorded))}. Have it wait for the same things each time: what decides about that belongs into "
+            "`ctx.step`, or is an argument of the node."
+        )
+        self.node_id = node_id
+
+
+class WaitNotHere(BodyError):
+    """A body waits that must not be run again."""
+
+    code = "wait_not_here"
+
+    def __init__(self, node_id: str) -> None:
+        super().__init__(
+            f"Node {node_id!r} is declared with once=True and cannot wait, because a body that waits is run again. Let a node "
+            "before it wait: the `ask` node, or one that is not `once`."
+        )
+        self.node_id = node_id
 
 
 class StreamsUneven(BodyError):

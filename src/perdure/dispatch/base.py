@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
+from perdure.dispatch.waits import NOT_GIVEN, Came, WaitFor
 from perdure.graph.declare import NodeType
 from perdure.journal.events import Encoded
 from perdure.journal.truth import Look
@@ -56,6 +57,14 @@ class Services(Protocol):
 
     async def record_step(self, name: str, occurrence: int, result: Any) -> None:
         """Return when the result is durable (in `sync`)."""
+        ...
+
+    async def outcome(self, wanted: WaitFor, value: Any = NOT_GIVEN) -> Came:
+        """Wait for something from outside, and return what has come of it: durable, and the same each time the body runs.
+
+        `value` is what is shown beside a question, or the state that goes with a suspension. A body that waits for long is
+        cancelled, and run again when something comes.
+        """
         ...
 
     async def secret(self, name: str) -> str:

@@ -6,7 +6,6 @@ everything but `log` and `progress` raises `AttemptOver`.
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
@@ -23,11 +22,11 @@ from perdure.dispatch.assets import (
     write,
     write_async,
 )
-from perdure.dispatch.base import BlobName, Services, Task
+from perdure.dispatch.base import BlobName, Task
 from perdure.dispatch.places import Place, ThreadPlace, is_async, without_partial
 from perdure.dispatch.secret import Secret
+from perdure.dispatch.waiting import AsyncWaits, SyncWaits
 from perdure.graph.assets import Asset
-from perdure.graph.handles import BodyContext
 from perdure.graph.surroundings import models_around
 from perdure.ids import new_id
 
@@ -36,75 +35,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Log:
-    """The attempt's own log: a message and named facts beside it."""
-
-    __slots__ = ("_place", "_services")
-
-    def __init__(self, place: Place, services: Services) -> None:
-        self._place = place
-        self._services = services
-
-    def debug(self, message: str, **fields: Any) -> None:
-        self._write("debug", message, fields)
-
-    def info(self, message: str, **fields: Any) -> None:
-        self._write("info", message, fields)
-
-    def warning(self, message: str, **fields: Any) -> None:
-        self._write("warning", message, fields)
-
-    def error(self, message: str, **fields: Any) -> None:
-        self._write("error", message, fields)
-
-    def _write(self, level: str, message: str, fields: dict[str, Any]) -> None:
-        self._place.tell(self._services.log, level, message, fields)
-
-
-class _Attempt(BodyContext):
-    """What both kinds of context have in common."""
-
-    def __init__(self, task: Task, place: Place, steps: Counter[str]) -> None:
-        info = task.info
-        self.run_id = info.run_id
-        self.node_id = info.node_id
-        self.attempt = info.attempt
-        self.item = info.item
-        """The position of the item for which the body is called, from 0; None if it is not called once per item."""
-        self.idempotency_key = info.idempotency_key
-        """The same for every attempt at this piece of work. Give it to whatever must not happen twice."""
-        self.log = Log(place, task.services)
-        self._task = task
-        self._services = task.services
-        self._place_of_all = place
-        self._steps = steps
-
-    @functools.cached_property
-    def restored(self) -> Any:
-        """The state that an earlier attempt has checkpointed last; None if there is none."""
-        stored = self._task.info.restored
-        return None if stored is None else self._task.decode(stored, models_around(self._task.node_type.fn))
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether the attempt is over, so that the body should end. A body in a thread is not interrupted: ask."""
-        return self._place_of_all.is_over
-
-    def progress(self, done: float, total: float | None = None) -> None:
-        """Show how far the body has come. It is shown live and never stored."""
-        self._place_of_all.tell(self._services.progress, done, total)
-
-    def publish(self, value: Any) -> None:
-        """Show a value, such as a piece of text that is being written. It is shown live and never stored."""
-        self._place_of_all.hand(self._services.publish, value)
-
-    def _count(self, function: Callable[..., Any]) -> tuple[str, int]:
-        name = _name_of(function)
-        self._steps[name] += 1
-        return name, self._steps[name] - 1
-
-
-class Context(_Attempt):
+class Context(AsyncWaits):
     """The context of an async body."""
 
     def __init__(self, task: Task, place: Place, steps: Counter[str]) -> None:
@@ -135,7 +66,7 @@ class Context(_Attempt):
         that is the same each time. One that is not async runs in a thread.
         """
         # Counted here and not in the coroutine: the order of the calls is what repeats, not that of the awaits.
-        name, occurrence = self._count(function)
+        name, occurrence = counted(function, self._steps)
         return self._step(name, occurrence, function, args, kwargs)
 
     async def secret(self, name: str) -> Secret:
@@ -200,7 +131,7 @@ class Context(_Attempt):
         return result
 
 
-class SyncContext(_Attempt):
+class SyncContext(SyncWaits):
     """The context of a body that is not async. It may be used from threads that the body starts."""
 
     def __init__(self, task: Task, place: ThreadPlace, steps: Counter[str]) -> None:
@@ -226,7 +157,7 @@ class SyncContext(_Attempt):
         Steps are told apart by the function's name and by how many calls of it came before, so call them in an order
         that is the same each time.
         """
-        name, occurrence = self._count(function)
+        name, occurrence = counted(function, self._steps)
         recorded = self._place.wait(self._services.recorded_step, name, occurrence)
         if recorded is not None:
             return self._task.decode(recorded, models_around(without_partial(function)))
@@ -306,6 +237,13 @@ class Contexts:
         if is_async:
             return Context(self._task, self._place, self._steps)
         return SyncContext(self._task, self._place.beside(), self._steps)
+
+
+def counted(function: Callable[..., Any], steps: Counter[str]) -> tuple[str, int]:
+    """Return what a step is called, and how often it came before."""
+    name = _name_of(function)
+    steps[name] += 1
+    return name, steps[name] - 1
 
 
 def _name_of(function: Callable[..., Any]) -> str:

@@ -20,6 +20,7 @@ import msgspec
 
 from perdure.dispatch.base import AttemptInfo, BlobName
 from perdure.dispatch.failure import Failure
+from perdure.dispatch.waits import WaitFor
 from perdure.errors import ValueTooLarge
 from perdure.graph.source import Source
 from perdure.journal.truth import Look
@@ -112,6 +113,14 @@ class SaveStep(Message, frozen=True, kw_only=True):
     occurrence: int
 
 
+class AwaitOutcome(Message, frozen=True, kw_only=True):
+    """Value: what goes with it, if there is such a thing. The answer's first value is `Came` without its value, which is the
+    second one if there is one."""
+
+    wanted: WaitFor
+    has_value: bool = False
+
+
 class FindSecret(Message, frozen=True, kw_only=True):
     name: str
 
@@ -131,7 +140,7 @@ class FindFile(Message, frozen=True, kw_only=True):
     suffix: str
 
 
-Question = SaveCheckpoint | FindStep | SaveStep | FindSecret | FindScratch | KeepFile | FindFile
+Question = SaveCheckpoint | FindStep | SaveStep | AwaitOutcome | FindSecret | FindScratch | KeepFile | FindFile
 
 
 class Ask(Message, frozen=True, kw_only=True):
@@ -267,6 +276,8 @@ def _values_expected(message: FromChild) -> int:
     match message:
         case Published() | Ask(question=SaveCheckpoint() | SaveStep() | KeepFile()):
             return 1
+        case Ask(question=AwaitOutcome(has_value=has_value)):
+            return int(has_value)
         case Returned(handles=handles):
             return 1 if handles is None else len(handles)
         case _:

@@ -24,6 +24,7 @@ from perdure.dispatch.failure import failure_of, raised
 from perdure.dispatch.frames import (
     MAX_FRAME_BYTES,
     Ask,
+    AwaitOutcome,
     Cancel,
     Execute,
     Failed,
@@ -268,6 +269,10 @@ async def _found(task: Task, message: Ask, values: list[bytes]) -> list[Value]:
         case SaveStep(name=name, occurrence=occurrence):
             await services.record_step(name, occurrence, Encoded(values[0]))
             return []
+        case AwaitOutcome(wanted=wanted):
+            came = await services.outcome(wanted, *map(Encoded, values))
+            told = msgspec.json.encode(msgspec.structs.replace(came, value=None))
+            return [told] if came.value is None else [told, memoryview(came.value)]
         case FindSecret(name=name):
             return [(await services.secret(name)).encode("utf-8", "surrogatepass")]
         case FindScratch():

@@ -16,6 +16,7 @@ from perdure.dispatch.base import AttemptInfo, BlobName
 from perdure.dispatch.failure import Failure, name_of_error, plain_fields, raised, storable
 from perdure.dispatch.frames import (
     Ask,
+    AwaitOutcome,
     FindFile,
     FindScratch,
     FindSecret,
@@ -31,6 +32,7 @@ from perdure.dispatch.frames import (
     SaveStep,
     Value,
 )
+from perdure.dispatch.waits import NOT_GIVEN, Came, WaitFor
 from perdure.errors import AttemptOver
 from perdure.journal.events import Encoded
 
@@ -108,6 +110,14 @@ class RemoteServices:
     async def record_step(self, name: str, occurrence: int, result: Any) -> None:
         encoded = self._codec.encode(result, where=f"step {name!r} of node {self._info.node_id!r}")
         await self._questions.ask(SaveStep(name=name, occurrence=occurrence), (encoded,))
+
+    async def outcome(self, wanted: WaitFor, value: Any = NOT_GIVEN) -> Came:
+        given = (
+            () if value is NOT_GIVEN else (self._codec.encode(value, where=f"a wait of node {self._info.node_id!r}"),)
+        )
+        told, *came = await self._questions.ask(AwaitOutcome(wanted=wanted, has_value=bool(given)), given)
+        outcome = msgspec.json.decode(told, type=Came)
+        return msgspec.structs.replace(outcome, value=Encoded(came[0])) if came else outcome
 
     async def secret(self, name: str) -> str:
         (value,) = await self._questions.ask(FindSecret(name=name))

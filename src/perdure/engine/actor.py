@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,6 +17,7 @@ import msgspec
 
 from perdure.dispatch.base import AttemptInfo, BlobName, Task, slot_kind
 from perdure.dispatch.failure import failure_of, plain_fields, storable
+from perdure.dispatch.waits import NOT_GIVEN, Came, WaitFor
 from perdure.engine.arguments import arguments_at_hand, gather_arguments
 from perdure.engine.assets import Files
 from perdure.engine.concluding import Concluded, conclude, is_light_result, looks_at
@@ -30,6 +31,7 @@ from perdure.engine.outbox import Outbox
 from perdure.engine.packing import PackedEntry, collected_parts, pack_entry, streamed_looks
 from perdure.engine.patience import patiently
 from perdure.engine.reading import StreamFeed
+from perdure.engine.recall import Recall
 from perdure.engine.values import Decode, Values
 from perdure.engine.weight import is_light
 from perdure.engine.whole import Whole
@@ -60,6 +62,11 @@ T = TypeVar("T")
 class Actor:
     """Runs one attempt. It is also what the body's context asks for services."""
 
+    runs_code = True
+    """Whether there is a body, or only something to be finished."""
+    has_effects = True
+    """Whether it does something that must not be done before the record of its start is durable."""
+
     def __init__(self, driver: Driver, plan: NodePlan, node_type: NodeType[..., Any], attempt: int) -> None:
         self._driver = driver
         self._plan = plan
@@ -82,6 +89,12 @@ class Actor:
         self._emitting: Emission | None = None
         self.is_unread = False
         """Whether nobody reads the stream of the node any more."""
+        self.unwinding: tuple[str, Encoded | None] | None = None
+        """Why the body is being ended because it waits, and the state it leaves behind, if it is."""
+        self.unwound_from: tuple[str, ...] = ()
+        """What it waited for when it was told so."""
+        self._left_seconds: float | None = None
+        """What is left of its time, while it waits for something from outside."""
         self._late: list[Exception | None] = []
         """What the body came to, if that no longer counts: nothing, or what it raised."""
 
@@ -92,7 +105,7 @@ class Actor:
         try:
             outputs, blobs = await self._attempt()
         except asyncio.CancelledError as error:
-            if not self._is_told_to_stop and self._driver.is_interrupted:
+            if not self._is_told_to_stop and self.unwinding is None and self._driver.is_interrupted:
                 raise
             self._report(error)  # if nobody has told it to stop, the body has cancelled itself
         except Exception as error:  # a body may raise anything
@@ -101,6 +114,9 @@ class Actor:
             self._report(error)
         else:
             self._is_over = True
+            if self.unwinding is not None:  # it has made something else of being ended
+                self._driver.attempt_unwound(self)
+                return
             self._driver.attempt_completed(self, outputs, blobs, self._elapsed_ms())
         finally:
             if self._files is not None:
@@ -114,6 +130,8 @@ class Actor:
         self._is_over = True
         if self.stop_reason is not None:
             self._driver.attempt_stopped(self)
+        elif self.unwinding is not None and not self._is_overdue:
+            self._driver.attempt_unwound(self)
         elif (
             self._driver.was_taken_up and not self._is_overdue and (failure := failure_of(error)).is_a(ValueNotReadable)
         ):
@@ -230,6 +248,45 @@ class Actor:
         return (self._emitting is not None and self._emitting.waits) or any(
             feed.is_starved for feed in self._feeds.values()
         )
+
+    @functools.cached_property
+    def recall(self) -> Recall:
+        """What the body waits for, and has waited for before."""
+        recorded = [wait for wait in self._driver.projection.waits if wait.node_id == self.node_id]
+        return Recall(recorded, self._scope_of)
+
+    @staticmethod
+    def _scope_of(wait_name: str) -> str:
+        return ""
+
+    @property
+    def only_waits(self) -> bool:
+        """Whether the body waits for something from outside. What else it may do meanwhile is not seen."""
+        return "recall" in self.__dict__ and bool(self.recall)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the body does nothing but wait, for whatever it is, or is being ended for that."""
+        return self.unwinding is not None or self.waits_for_items or self.only_waits
+
+    def unwind(self, reason: str, state: Encoded | None) -> None:
+        """End the body, because it waits."""
+        assert self.task is not None, "a body that waits has been started"
+        self.unwinding = (reason, state)
+        self.unwound_from = tuple(self.recall.awaited) if "recall" in self.__dict__ else ()
+        self.task.cancel()
+
+    @contextmanager
+    def waiting_for(self, wait_id: str) -> Generator[None]:
+        """Meanwhile the body waits, and its time stands still."""
+        if not self.recall:
+            self._stop_time()
+        try:
+            with self.recall.waiting_for(wait_id):
+                yield
+        finally:
+            if not self.recall:
+                self._go_on_with_time()
 
     def drain(self) -> None:
         """Begin with no further item: the run is being let go."""
@@ -381,6 +438,17 @@ class Actor:
         if self._plan.policy.timeout is not None and not self._is_over:
             self._timer = self._later(self._plan.policy.timeout.total_seconds(), self._run_out_of_time)
 
+    def _stop_time(self) -> None:
+        if self._timer is not None and not self._is_overdue:
+            self._left_seconds = max(0.0, self._timer.when() - asyncio.get_running_loop().time())
+            self._timer.cancel()
+            self._timer = None
+
+    def _go_on_with_time(self) -> None:
+        if self._left_seconds is not None and not self._is_over:
+            self._timer = self._later(self._left_seconds, self._run_out_of_time)
+            self._left_seconds = None
+
     def _run_out_of_time(self) -> None:
         """Tell the body to stop. One that does not within the grace period is left behind."""
         if self.task is None or self._is_told_to_stop:
@@ -485,6 +553,16 @@ class Actor:
         encoded, blobs = await self._packed(result, f"step {name!r} of node {self.node_id!r}")
         await self._driver.step_completed(self, storable(name), occurrence, encoded, blobs)
 
+    async def outcome(self, wanted: WaitFor, value: Any = NOT_GIVEN, *, scope: str = "") -> Came:
+        encoded, blobs = None, ()
+        if value is not NOT_GIVEN:
+            encoded, blobs = await self._packed(value, f"what goes with a wait of node {self.node_id!r}")
+        came = await self._driver.waiting.outcome(self, wanted, scope, encoded, blobs)
+        if came.value is None:
+            return came
+        whole = await self.patiently(functools.partial(self._driver.machinery.values.inlined, came.value))
+        return msgspec.structs.replace(came, value=whole)
+
     async def secret(self, name: str) -> str:
         return self._driver.machinery.secrets(name)
 
@@ -513,6 +591,8 @@ class Actor:
 
 class ClosingActor(Actor):
     """Goes on with a node whose stream was whole when its engine was lost: all that is missing is the one value of it."""
+
+    runs_code = False
 
     def prepare(self) -> None:
         """No body will run."""

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from perdure.engine.catalogue import Prepared
 from perdure.engine.driver import Driver
 from perdure.engine.machinery import Machinery
 from perdure.engine.obeying import resolve
 from perdure.engine.resolution import Resolution
+from perdure.engine.sending import CLOSE, SEND
+from perdure.engine.waiting import answer_command, answer_in_time
+from perdure.errors import CommandIdTaken
 from perdure.ids import EngineId, Epoch
 from perdure.journal.projection import Projection
-from perdure.journal.states import MOVING, TERMINAL, RunStatus
+from perdure.journal.states import MOVING, TERMINAL, WAITING, RunState, RunStatus, WaitKind, WaitState, WaitStatus
+from perdure.journal.waiting import Waits
 from perdure.store.base import Claim, Command, EngineRow, ItemRange, Store, StoredRun
 
 
@@ -25,6 +30,19 @@ def is_lost(stored: StoredRun) -> bool:
     return stored.owner is not None and stored.run.status in MOVING
 
 
+def is_due(run: RunState, at: int) -> bool:
+    """Whether the time has come for which the run rests."""
+    return run.status in WAITING and run.wake_at is not None and run.wake_at <= at
+
+
+def is_woken(stored: StoredRun, at: int) -> bool:
+    """Whether something is there for a run that rests. Items for its inputs are, unless somebody has stopped it."""
+    hears_items = stored.run.status in WAITING
+    return is_due(stored.run, at) or any(
+        hears_items or command.kind not in (SEND, CLOSE) for command in stored.commands
+    )
+
+
 def is_only_ending(stored: StoredRun) -> bool:
     """Whether no body of the run will run any more, so that its node types are not needed."""
     is_ending = stored.run.status in TERMINAL or stored.run.status in (RunStatus.CANCELLING, RunStatus.FAILING)
@@ -34,6 +52,21 @@ def is_only_ending(stored: StoredRun) -> bool:
 def in_order(stored: StoredRun, *, lacks_types: bool) -> Sequence[Command]:
     """Return the commands in the order in which they apply. One who cannot run the bodies ends the run before all else."""
     return sorted(stored.commands, key=lambda command: command.kind != "cancel") if lacks_types else stored.commands
+
+
+async def answered_in_time(stored: StoredRun, store: Store, *, at: int) -> StoredRun:
+    """Have questions answered whose time is over, and return the run as it is stored then."""
+    late = [wait for wait in stored.waits if is_late(wait, at)]
+    for wait in late:
+        with suppress(CommandIdTaken):  # somebody was faster
+            await store.add_command(answer_command(stored.run.run_id, answer_in_time(wait), at=at))
+    return (await store.load_run(stored.run.run_id) or stored) if late else stored
+
+
+def is_late(wait: WaitState, at: int) -> bool:
+    """Whether nobody has answered a question in time."""
+    is_open = wait.kind is WaitKind.ASK and wait.status is WaitStatus.OPEN
+    return is_open and wait.due is not None and wait.due <= at
 
 
 def take_up(
@@ -51,7 +84,7 @@ def take_up(
     run = stored.run
     steps = {(step.node_id, step.name, step.occurrence): step.result for step in stored.steps}
     driver = Driver(
-        projection=Projection(run, stored.nodes, steps),
+        projection=Projection(run, stored.nodes, steps, Waits(stored.waits, stored.signals)),
         plan=prepared.plan,
         types=prepared.types,
         machinery=machinery,
@@ -65,6 +98,8 @@ def take_up(
     driver.decider.claim(claim.engine_id, epoch, previous=stored.owner, lost=is_lost(stored), at=at)
     if driver.projection.run.status is RunStatus.CREATED:
         driver.decider.start(at=at)
+    if is_due(run, at):
+        driver.decider.resume(reason="its time has come", at=at)
     told = {command.payload.get("node_id") for command in stored.commands if command.kind == "resolve"}
     for answer in answers:
         # What a person has said comes first, and what is quarantined waits for one.

@@ -16,6 +16,9 @@ STOPPING = {RunStatus.CANCELLING: "the run was cancelled", RunStatus.FAILING: "t
 """Why bodies of a run in this status are told to stop, and none begins."""
 
 
+PAUSING = "the run was paused"
+
+
 class Bodies:
     """Keeps the attempts that are recorded as started, each with the slot that it holds until it is left."""
 
@@ -28,7 +31,7 @@ class Bodies:
         self._starting: list[Actor] = []
         """Those whose start is not on its way to the store yet."""
         self._held_back: list[Actor] = []
-        """Those that wait until the engine is sure of its lease."""
+        """Those that wait until the run's task has begun, or until the engine is sure of its lease."""
         self._stop_reason: str | None = None
         """Why all were told to stop, if they were: none is launched after that."""
         self.group: asyncio.TaskGroup | None = None
@@ -74,15 +77,19 @@ class Bodies:
         """Begin, unless it no longer counts, everything was told to stop, or the engine is not sure of its lease."""
         if actor not in self._held:
             return
+        if self.group is None:
+            self._held_back.append(actor)
+            return
         if not self._machinery.may_start():
             # The commit took so long that the run may be another engine's by now, and a body cannot be fenced.
             self._held_back.append(actor)
             return
         reason = self._stop_reason or STOPPING.get(self._projection.run.status)
+        if reason is None and self._projection.run.status is RunStatus.PAUSING and actor.runs_code:
+            reason = PAUSING
         if reason is not None:
             self._stop_unbegun(actor, reason)
             return
-        assert self.group is not None
         name = f"{self._projection.run.run_id}/{actor.node_id}"
         actor.task = self.group.create_task(actor.run(), name=name)
         self._running[actor.node_id] = actor
@@ -134,8 +141,8 @@ class Bodies:
 
     @property
     def all_wait(self) -> bool:
-        """Whether no body does anything but wait for items of streams."""
-        return all(actor.waits_for_items for actor in self._held)
+        """Whether no body does anything but wait."""
+        return all(actor.is_idle for actor in self._held)
 
     def at(self, node_id: NodeId) -> list[Actor]:
         """Return the attempt at a node, if there is one."""

@@ -12,7 +12,7 @@ import msgspec
 from perdure.errors import JournalDamaged, TypesChanged
 from perdure.graph.declare import NodeType, Workflow, declared_types
 from perdure.graph.forms import graph_from_json
-from perdure.graph.model import STREAM_INPUT, Graph
+from perdure.graph.model import BUILT_IN, Graph
 from perdure.graph.plan import Plan, compile_plan
 from perdure.graph.source import Source
 from perdure.graph.validate import check, validate
@@ -128,7 +128,7 @@ def _trim(kept: OrderedDict[Any, Prepared]) -> None:
 
 def _places(types: Mapping[str, NodeType[..., Any]], graph: Graph) -> dict[str, str]:
     """Return where the node types of a graph were declared that was not itself declared anywhere."""
-    own = (types[node.type] for node in graph.nodes if node.type != STREAM_INPUT)
+    own = (types[node.type] for node in graph.nodes if node.type not in BUILT_IN)
     return _where(list(dict.fromkeys(_module_of(node_type.source) for node_type in own)))
 
 

@@ -18,7 +18,8 @@ from typing import Any
 
 from perdure.dispatch.base import SlotKind, slot_kind
 from perdure.engine.actor import Actor, ClosingActor
-from perdure.engine.bodies import STOPPING, Bodies
+from perdure.engine.asking import AskActor, is_ask
+from perdure.engine.bodies import PAUSING, STOPPING, Bodies
 from perdure.engine.flowing import Flowing
 from perdure.engine.live import LiveStreams, live_streams
 from perdure.engine.machinery import Machinery
@@ -31,6 +32,7 @@ from perdure.engine.sending import InputActor, is_input, is_too_early
 from perdure.engine.slots import Grant
 from perdure.engine.streams import Streams
 from perdure.engine.tenure import Tenure
+from perdure.engine.waiting import Waiting
 from perdure.errors import AttemptOver, PerdureError, RunError, RunNotReadable, StoreError
 from perdure.graph.declare import NodeType
 from perdure.graph.plan import NodePlan, Plan
@@ -92,6 +94,7 @@ class Driver:
         self.machinery = machinery
         self.run_id: RunId = projection.run.run_id
         self.decider = Decider(projection, plan, decided=() if created is None else (created,))
+        self.decider.hibernate_micros = int(max(0.0, machinery.hibernate_after) * 1_000_000)
         loop = asyncio.get_running_loop()
         self.claimed: asyncio.Future[None] = loop.create_future()
         """Done when the first transition is durable: the run is ours. Fails with NotOurs or a StoreError."""
@@ -109,7 +112,7 @@ class Driver:
         """The run was dropped while it was, or may have been, this engine's: nobody else will take it up."""
         self.not_readable: RunNotReadable | None = None
         """Why the run was let go although it should move, if it was."""
-        self._queue = Queue(self._kind_of, self._later, on_due=self.happened)
+        self._queue = Queue(self._kind_of, self.later, on_due=self.happened)
         self._bodies = Bodies(projection, machinery, on_stopped=self.attempt_stopped)
         self._unreadable: dict[NodeId, str] = {}
         """Nodes that are left to whoever can read what they need, with what is wrong."""
@@ -120,10 +123,11 @@ class Driver:
             projection,
             machinery,
             ranges=ranges,
-            spawn=self._spawn,
+            spawn=self.spawn,
             on_put=self._items_came,
             on_storage_failed=self.storage_failed,
         )
+        self.waiting = Waiting(self, self.decider, self._bodies, self._pending, machinery)
         self.flow = Flowing(self.decider, self.streams, self._bodies, self._pending, machinery.clock, self)
         self._in_flight: list[Callable[[], None]] = []
         self._commands_seen: set[CommandId] = set()
@@ -147,6 +151,7 @@ class Driver:
             async with asyncio.TaskGroup() as group:
                 self._bodies.group = group
                 self.flow.take_up_closed()
+                self.waiting.take_up()
                 self.happened()
                 await asyncio.wait((self.rested,))
         except* Exception as bugs:
@@ -217,6 +222,8 @@ class Driver:
         ):  # what has started opens streams for others
             self.decider.proceed(at=self.machinery.clock.now_micros(), most=PORTION_NODES)
             self._start_ready()
+        while self.decider.settled:
+            self.waiting.tell(self.decider.settled.popleft())
         while self.decider.unread:
             self._bodies.tell_unread(self.decider.unread.popleft())
         while self.decider.cut_off:
@@ -243,6 +250,8 @@ class Driver:
             return
         if is_too_early(command, self):
             self._early[command.command_id] = command
+            self.decider.stir(at=self.machinery.clock.now_micros())
+            self.happened()
             return
         self._commands_seen.add(command.command_id)
         self._pending.commands.append(command.command_id)
@@ -319,6 +328,15 @@ class Driver:
         self.decider.attempt_lost(actor.node_id, reason=problem, at=at, has_begun=has_begun)
         self.happened()
 
+    def attempt_unwound(self, actor: Actor) -> None:
+        """A body that only waited has ended: its node is suspended, and goes on when something comes."""
+        if self._is_gone or actor not in self._bodies:
+            return
+        self._bodies.leave(actor)
+        self.flow.record(actor.node_id)
+        self.waiting.suspended(actor)
+        self.happened()
+
     def attempt_stopped(self, actor: Actor) -> None:
         if self._is_gone or actor not in self._bodies:
             return
@@ -379,7 +397,7 @@ class Driver:
         if not self._is_gone:
             self.submit()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         if self._bodies.group is None or self._is_gone:
             work.close()
             return
@@ -390,25 +408,39 @@ class Driver:
         """Whether there is something that is not on its way to the store."""
         return not self._pending.is_empty or self.streams.is_dirty
 
+    @property
+    def has_work_to_do(self) -> bool:
+        """Whether something is on its way to the store, or about to begin."""
+        return bool(self._has_news or self._in_flight or self.decider.has_more or self._queue.waiting())
+
+    def wind_down(self, reason: str, grace_seconds: float) -> None:
+        """Let what runs end, and what only waits at once. What has not ended after the grace period is told to stop."""
+        self._timers.append(self.later(grace_seconds, lambda: self._stop_bodies(reason)))
+        self._bodies.drain()
+        self._stop_if_all_wait()
+
+    def pause_bodies(self, grace_seconds: float) -> None:
+        """Let bodies end within the grace period, when the record that the run is being paused is durable."""
+        self._pending.acts.append(lambda: self.wind_down(PAUSING, grace_seconds))
+
     def drain(self, grace_seconds: float) -> None:
         """Start nothing more; let go of the run when what runs has ended, or when the grace period is over."""
         if self._is_gone or self._is_draining:
             return
         self._is_draining = True
         self.decider.leaves_to_probes = True
-        self._timers.append(self._later(grace_seconds, lambda: self._stop_bodies("the engine stopped")))
-        self._bodies.drain()
         self.submit()
-        self._stop_if_all_wait()
+        self.wind_down("the engine stopped", grace_seconds)
 
     def _stop_if_all_wait(self) -> None:
-        """While the run is being let go: have bodies stopped that only wait for items, which do not come any more here."""
-        if not self._is_draining or self._is_gone or not len(self._bodies):
+        """While the run is being let go or paused: unwind bodies that wait for something from outside at once, and those that
+        wait for items when nobody is left who could give any."""
+        if self._is_gone or not len(self._bodies):
             return
-        if self._has_news or not self._bodies.all_wait:
-            self._timers.append(self._later(LOOK_AGAIN_SECONDS, self._stop_if_all_wait))
-        else:
-            self._stop_bodies("the engine stopped")
+        self.waiting.unwind_waiting("the run is let go")
+        if not self._has_news and self._bodies.all_wait:
+            self.waiting.unwind_all("the run is let go")
+        self._timers.append(self.later(LOOK_AGAIN_SECONDS, self._stop_if_all_wait))
 
     def abandon(self, problem: PerdureError) -> None:
         """Drop the run at once and write nothing: it is another engine's, or must be loaded again."""
@@ -514,7 +546,8 @@ class Driver:
             node_id = ready.popleft()
             if node_id in self._unreadable:
                 continue
-            due = self.projection.node(node_id).due
+            node = self.projection.node(node_id)
+            due = node.due if node.status is NodeStatus.SCHEDULED else None
             delay = 0.0
             if due is not None:
                 # The time was set by the clock of whoever decided it, which may be hours ahead of this one.
@@ -528,11 +561,12 @@ class Driver:
 
     def _start(self, node_id: NodeId, kind: SlotKind) -> None:
         """Record the start of an attempt; its body begins when that is durable, or at once if it may run early."""
-        if self.projection.status(node_id) is not NodeStatus.SCHEDULED:
+        if self.projection.status(node_id) not in _STARTABLE:
             self.machinery.slots.release(kind)
             return
         if self.decider.begins_anew(node_id):
             self.streams.begin_anew(node_id)
+        was_suspended = self.projection.status(node_id) is NodeStatus.SUSPENDED
         attempt = self.decider.start_attempt(node_id, at=self.machinery.clock.now_micros())
         plan = self._plan.nodes[node_id]
         actor = _actor_kind(plan, self.projection.node(node_id))(self, plan, self.type_of(node_id), attempt)
@@ -541,7 +575,8 @@ class Driver:
         self._bodies.add(actor, kind)
         if isinstance(actor, InputActor):
             self._soon(self._obey_early)
-        if self._may_run_early(node_id):
+            self.waiting.look_later()
+        if not actor.has_effects or (not was_suspended and self._may_run_early(node_id)):
             self._bodies.launch(actor)
         else:
             self._bodies.expect(actor)
@@ -591,7 +626,7 @@ class Driver:
             return
         self._bodies.stop(reason)
         grace = 0.0 if self._is_draining else self.projection.run.settings.grace_seconds
-        self._timers.append(self._later(grace, self._leave_behind))
+        self._timers.append(self.later(grace, self._leave_behind))
 
     def _leave_behind(self) -> None:
         self._bodies.leave_behind()
@@ -604,7 +639,7 @@ class Driver:
         if run.settings.timeout_seconds is None or run.started_at is None or self._deadline is not None:
             return
         left = max(0.0, run.settings.timeout_seconds - self.spent_seconds)
-        self._deadline = self._later(left, self._run_timed_out)
+        self._deadline = self.later(left, self._run_timed_out)
         self._timers.append(self._deadline)
 
     def _run_timed_out(self) -> None:
@@ -640,7 +675,7 @@ class Driver:
 
     def require_current(self, actor: Actor) -> None:
         """Raise AttemptOver if nothing that the attempt does is recorded any more."""
-        is_over = self._is_gone or actor.stop_reason is not None
+        is_over = self._is_gone or actor.stop_reason is not None or actor.unwinding is not None
         if is_over or not self.decider.is_current(actor.node_id, actor.attempt):
             raise AttemptOver(actor.node_id, actor.attempt)
 
@@ -681,7 +716,7 @@ class Driver:
     def _soon(self, work: Callable[[], None]) -> None:
         self.rested.get_loop().call_soon(self._guarded, work)
 
-    def _later(self, seconds: float, work: Callable[[], None]) -> asyncio.TimerHandle:
+    def later(self, seconds: float, work: Callable[[], None]) -> asyncio.TimerHandle:
         return self.rested.get_loop().call_later(seconds, self._guarded, work)
 
     def _failed(self, bug: Exception) -> None:
@@ -708,6 +743,7 @@ class Driver:
                 future.set_exception(problem)
                 future.exception()  # nobody has to ask
         self._queue.abandon()
+        self.waiting.close()
         for handle in self._timers:
             handle.cancel()
         self.machinery.slots.forget(self)
@@ -716,9 +752,14 @@ class Driver:
         self.machinery.hub.changed(self.run_id)
 
 
+_STARTABLE = frozenset((NodeStatus.SCHEDULED, NodeStatus.SUSPENDED))
+
+
 def _actor_kind(plan: NodePlan, node: NodeState) -> type[Actor]:
     if node.stream is not None and node.stream.is_closed:
         return ClosingActor
     if is_input(plan):
         return InputActor
+    if is_ask(plan):
+        return AskActor
     return MapActor if plan.flow is not None and plan.flow.mapped else Actor

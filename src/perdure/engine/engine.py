@@ -7,14 +7,23 @@ import logging
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
 from typing import Any, TypeVar
 
 from perdure.clock import Clock, SystemClock
 from perdure.dispatch.base import Dispatch
 from perdure.dispatch.opening import open_dispatch
-from perdure.engine.adoption import in_order, is_lost, is_only_ending, owner_row, take_up
+from perdure.engine.adoption import (
+    answered_in_time,
+    in_order,
+    is_due,
+    is_lost,
+    is_only_ending,
+    is_woken,
+    owner_row,
+    take_up,
+)
 from perdure.engine.background import BODIES_OF, end_bodies, kept_up
 from perdure.engine.catalogue import Catalogue, Prepared
 from perdure.engine.committer import Committer
@@ -256,9 +265,12 @@ class Engine(Keeping):
         run = stored.run
         if self._orphans.get(chosen) != stored.owner:
             self._orphans.pop(chosen, None)  # it was not written, or somebody else has it
-        if run.status in TERMINAL or (run.status not in MOVING and not stored.commands):
+        if run.status in TERMINAL or (run.status not in MOVING and not is_woken(stored, self.clock.now_micros())):
             self._no_longer_ours(chosen)
             return None
+        if is_due(run, self.clock.now_micros()):
+            stored = await answered_in_time(stored, self._store, at=self.clock.now_micros())
+            run = stored.run
         if (problem := self._left_alone(stored)) is not None and not is_only_ending(stored):
             raise problem
         if dead_owner is None and stored.owner is not None:
@@ -415,6 +427,7 @@ class Engine(Keeping):
         self._catalogue = Catalogue(self._store, self._codecs, self._workflows)
         self._logs = LogKeeper(self.hub.log_lines, self._store, self.clock)
         self._sweep_now = asyncio.Event()
+        self._woken = asyncio.Event()
         self._membership = Membership(
             self._store,
             self.clock,
@@ -440,6 +453,7 @@ class Engine(Keeping):
                     ("logs", self._logs.run),
                     ("recovery", self._recovery.run),
                     ("sweep", self._sweep_on_demand),
+                    ("waking", self._wake_in_time),
                 )
             ),
         ]
@@ -478,6 +492,7 @@ class Engine(Keeping):
             chance=self.chance,
             secrets=environment_secret,
             may_start=self._membership.is_fresh,
+            hibernate_after=settings.hibernate_after,
         )
 
     def _room(self) -> int:
@@ -522,6 +537,7 @@ class Engine(Keeping):
             self._orphans[run_id] = self._membership.engine_id
         elif driver.has_rested or driver.not_readable is not None:
             self._no_longer_ours(run_id)
+            self._woken.set()  # it may rest until some time
             if driver.not_readable is not None:
                 log.warning("run_not_readable", extra={"run_id": run_id, "problems": driver.not_readable.problems})
                 self._not_readable[run_id] = (driver.unreadable_nodes, driver.not_readable)
@@ -567,6 +583,7 @@ class Engine(Keeping):
         while True:
             try:
                 await self.store.wait_for_news(self._settings.poll_seconds)
+                self._woken.set()
                 if self._drivers:
                     await self._take_commands()
                 for run_id in self.hub.watched():
@@ -574,6 +591,33 @@ class Engine(Keeping):
             except StoreError as error:
                 log.warning("listening_failed", extra={"error": str(error)})
                 await self.clock.sleep(self._settings.poll_seconds)
+
+    async def _wake_in_time(self) -> None:
+        """Look for runs that rest and for which something has come: when there are news, when time itself has come, and now and
+        then in any case."""
+        while True:
+            self._woken.clear()
+            try:
+                seconds = await self._until_next_waking()
+            except StoreError as error:
+                log.warning("waking_failed", extra={"error": str(error)})
+                seconds = self._settings.poll_seconds
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._woken.wait()
+
+    async def _until_next_waking(self) -> float:
+        """Have runs taken up that rest and for which something has come; return how long until there may be more."""
+        seconds = self._settings.poll_seconds
+        if self._is_stopping or not (self._recovers or self._wanted.has_undriven):
+            return seconds
+        now = self.clock.now_micros()
+        wakings = await self._store.find_woken(now=now, limit=1)
+        if wakings.runs:
+            self._sweep_now.set()
+        elif wakings.next_at is not None:
+            seconds = min(seconds, max(0.001, (wakings.next_at - now) / 1_000_000))
+        return seconds
 
     async def _take_commands(self) -> None:
         for command in await self.store.pending_commands(self.engine_id):

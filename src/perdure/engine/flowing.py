@@ -73,7 +73,7 @@ class Flowing:
         """A generator that was run again has given something else than before: go on on a branch, where nobody has seen what
         it gave. Return its stream up to here, and the one that it has on the branch."""
         self._driver.require_current(actor)
-        if self._decider.projection.run.status is not RunStatus.RUNNING:
+        if self._decider.projection.run.status not in (RunStatus.RUNNING, RunStatus.PAUSING):
             raise AttemptOver(actor.node_id, actor.attempt)
         if (repeated := self._decider.must_not_begin_again(actor.node_id)) is not None:
             raise ReplayDiffers(

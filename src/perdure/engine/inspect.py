@@ -250,6 +250,8 @@ def _dump_of(stored: RunDump, lost_blobs: Sequence[str], unused_blobs: Sequence[
         events=stored.events,
         nodes=stored.all_nodes,
         steps={(step.node_id, step.name, step.occurrence): step.result for step in stored.stored.steps},
+        waits=stored.stored.waits,
+        signals=stored.stored.signals,
         version_hash=version_hash,
         plan=None if graph is None else compile_plan(graph, {}, generators=_generators(stored)),
         kept=tuple(_kept(row) for row in stored.items),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from perdure.dispatch.base import BlobName
+from perdure.dispatch.waits import NOT_GIVEN, Came, WaitFor
 from perdure.engine.assets import Files
 from perdure.engine.failures import InputUnusable
 from perdure.engine.values import Values
@@ -48,13 +50,15 @@ def picked(item: bytes, path: Sequence[str | int], handle: str) -> bytes:
 class ItemServices:
     """What a body may ask while it is called for one item. Its steps are told apart from those of other items."""
 
-    __slots__ = ("_actor", "_files", "_name", "_position")
+    __slots__ = ("_actor", "_files", "_name", "_position", "limit")
 
     def __init__(self, actor: Actor, position: int, name: str) -> None:
         self._actor = actor
         self._position = position
         self._name = name
         self._files: Files | None = None
+        self.limit: asyncio.Timeout | None = None
+        """The time that the call is given, if it is limited."""
 
     def close(self) -> None:
         """The call has ended, and its scratch folder with it."""
@@ -78,6 +82,18 @@ class ItemServices:
 
     async def record_step(self, name: str, occurrence: int, result: Any) -> None:
         await self._actor.record_step(self._step(name), occurrence, result)
+
+    async def outcome(self, wanted: WaitFor, value: Any = NOT_GIVEN) -> Came:
+        limit = self.limit
+        if limit is None or (ends_at := limit.when()) is None:
+            return await self._actor.outcome(wanted, value, scope=self._step(""))
+        loop = asyncio.get_running_loop()
+        left = ends_at - loop.time()
+        limit.reschedule(None)  # waiting does not count
+        try:
+            return await self._actor.outcome(wanted, value, scope=self._step(""))
+        finally:
+            limit.reschedule(loop.time() + left)
 
     async def secret(self, name: str) -> str:
         return await self._actor.secret(name)

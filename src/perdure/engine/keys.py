@@ -26,6 +26,12 @@ def item_name(position: int, consumed: Mapping[str, int]) -> str:
     return "+".join(f"{_escaped(handle)}{count - 1}" for handle, count in consumed.items())
 
 
+def wait_key(run_id: RunId, node: NodeState, number: int) -> str:
+    """Return what a wait of a node is known by, everywhere: people answer questions by it."""
+    which = str(number) if node.generation == 1 else f"{node.generation}.{number}"
+    return f"{_escaped(run_id)}/{_escaped(node.node_id)}/{which}"
+
+
 def _escaped(name: str) -> str:
     """Return a name in which no slash is left, and that no other name gives: keys made of several do not collide."""
     return name.replace("%", "%25").replace("/", "%2F")

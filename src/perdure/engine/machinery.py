@@ -31,4 +31,6 @@ class Machinery:
     may_start: Callable[[], bool]
     """False while the engine cannot be sure of its lease, or drains: nothing is started then."""
     chance: Chance
+    hibernate_after: float = 5.0
+    """How many seconds a body that waits stays in memory."""
     rounds: Rounds = field(default_factory=Rounds)

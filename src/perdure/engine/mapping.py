@@ -161,6 +161,14 @@ class MapActor(Actor):
         if self._problem is not None:
             raise self._problem
 
+    @staticmethod
+    def _scope_of(wait_name: str) -> str:
+        return wait_name.partition("/")[0] + "/"
+
+    @property
+    def only_waits(self) -> bool:
+        return super().only_waits and len(self.recall) == self._running
+
     @property
     def waits_for_items(self) -> bool:
         return self._group is not None and not self._running and (self._is_draining or not self._returned)
@@ -307,7 +315,7 @@ class MapActor(Actor):
             try:
                 packed = await self._entry(position, name, attempt, met)
             except Exception as error:  # a body may raise anything
-                if self._is_told_to_stop or self._is_beyond_the_body(error):
+                if self._is_told_to_stop or self.unwinding is not None or self._is_beyond_the_body(error):
                     raise
                 delay = self._item_failed(position, attempt, error)
                 if delay is not None:
@@ -347,7 +355,8 @@ class MapActor(Actor):
                     items = await self._inlined(items)
                 else:
                     decode = await self.patiently(functools.partial(self._reader, items))
-            result = await self._called(self._item_task(services, position, name, attempt, items, outlet, decode))
+            task = self._item_task(services, position, name, attempt, items, outlet, decode)
+            result = await self._called(task, services)
         finally:
             services.close()
         if outlet is not None:
@@ -358,9 +367,9 @@ class MapActor(Actor):
             return self.pack(result)
         return await self._driver.machinery.values.beside(self._pack_beside, result)
 
-    def _called(self, task: Task) -> Coroutine[Any, Any, Any]:
+    def _called(self, task: Task, services: ItemServices) -> Coroutine[Any, Any, Any]:
         limit = self._plan.policy.timeout
-        return self._session.call(task) if limit is None else self._in_time(task, limit.total_seconds())
+        return self._session.call(task) if limit is None else self._in_time(task, services, limit.total_seconds())
 
     async def _inlined(self, given: Mapping[str, Encoded]) -> dict[str, Encoded]:
         """Return arguments for another process, which reads no blobs."""
@@ -370,8 +379,8 @@ class MapActor(Actor):
     async def _reader(self, items: Mapping[str, Encoded]) -> Decode:
         return await self._driver.machinery.values.reader(*self._held.values(), *items.values())
 
-    async def _in_time(self, task: Task, seconds: float) -> Any:
-        limit = asyncio.timeout(None)
+    async def _in_time(self, task: Task, services: ItemServices, seconds: float) -> Any:
+        limit = services.limit = asyncio.timeout(None)
         loop = asyncio.get_running_loop()
         try:
             async with limit:

@@ -10,8 +10,9 @@ import msgspec
 from perdure.engine.bodies import STOPPING
 from perdure.engine.resolution import Resolution
 from perdure.engine.sending import obey_sent
+from perdure.engine.waiting import Answer, Signal
 from perdure.ids import NodeId
-from perdure.journal.states import TERMINAL, NodeStatus, RunStatus
+from perdure.journal.states import TERMINAL, WAITING, NodeStatus, RunStatus, WaitStatus
 from perdure.store.base import Command
 
 if TYPE_CHECKING:
@@ -32,10 +33,36 @@ def obey(command: Command, driver: Driver, *, at: int) -> bool:
             return obey_sent(command, driver)
         case "resolve":
             return _obey_resolution(command, driver, at)
+        case "answer":
+            return _obey_answer(command, driver, at)
+        case "signal":
+            return _obey_signal(command, driver, at)
+        case "pause" if status is RunStatus.RUNNING or status in WAITING:
+            driver.decider.pause(reason=reason, at=at)
+            grace = command.payload.get("grace_seconds")
+            driver.pause_bodies(driver.projection.run.settings.grace_seconds if grace is None else float(grace))
         case "resume" if status in (RunStatus.QUARANTINED, RunStatus.SUSPENDED, RunStatus.PAUSED):
             driver.decider.resume(reason=reason, at=at)
         case _:
             return False
+    return True
+
+
+def _obey_answer(command: Command, driver: Driver, at: int) -> bool:
+    answer = msgspec.convert(command.payload, Answer)
+    wait = driver.projection.waits.get(answer.wait_id)
+    if wait is None or wait.status is not WaitStatus.OPEN or driver.projection.run.status in STOPPING:
+        return False
+    driver.use_blobs(answer.blobs)
+    value = None if answer.value is None else msgspec.Raw(answer.value.encode())
+    driver.decider.answered(wait, value, by=answer.by, at=at)
+    return True
+
+
+def _obey_signal(command: Command, driver: Driver, at: int) -> bool:
+    signal = msgspec.convert(command.payload, Signal)
+    driver.use_blobs(signal.blobs)
+    driver.decider.signal_received(signal.signal_id, signal.name, msgspec.Raw(signal.value.encode()), at=at)
     return True
 
 

@@ -10,7 +10,7 @@ from perdure.ids import CommandId
 from perdure.journal import events as e
 from perdure.journal.decide import Decider
 from perdure.journal.projection import StepKey
-from perdure.journal.states import NodeState, RunState
+from perdure.journal.states import NodeState, RunState, SignalState, WaitState
 from perdure.store.base import BlobUse, ItemDrop, ItemRow
 
 
@@ -26,6 +26,8 @@ class Portion(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     commands: tuple[CommandId, ...]
     items: tuple[ItemRow, ...] = ()
     drops: tuple[ItemDrop, ...] = ()
+    waits: tuple[WaitState, ...] = ()
+    signals: tuple[SignalState, ...] = ()
     acts: list[Callable[[], None]]
     """What is to be done when they are durable."""
 
@@ -54,6 +56,7 @@ class Pending:
         """Return what has gathered since the last cut, with what it means for the entries of streams."""
         projection = self._decider.projection
         decided = self._decider.take()
+        waits, signals = projection.waits.take_changes()
         is_branched = any(isinstance(event, e.BranchCreated) for event, _ in decided)
         changed = (
             projection.nodes
@@ -69,6 +72,8 @@ class Pending:
             commands=tuple(self.commands) if self.commands else (),
             items=items,
             drops=drops,
+            waits=waits,
+            signals=signals,
             acts=self.acts,
         )
         self.acts, self.blobs, self.commands = [], [], []

@@ -27,6 +27,9 @@ log = logging.getLogger("perdure.recovery")
 PRESSED_SECONDS = 0.2
 """How often to look while runs wait for others to prove harmless."""
 
+WAKE_BATCH = 500
+"""How many runs that rest are woken in one sweep at most."""
+
 Adopt = Callable[[RunId, EngineId | None], Awaitable[None]]
 """Take a run over if it is for this engine to take, given its owner if that one is known to be gone."""
 
@@ -92,6 +95,7 @@ class Recovery:
             await self._take_up_asked()
             engines = await self._store.list_engines()
             dead = [engine.engine_id for engine in engines if is_gone(engine)]
+            await self._wake()
             await self._take_over(dead)
             if gone := [engine.engine_id for engine in engines if not engine.is_alive or engine.engine_id in dead]:
                 await self._store.forget_engines(gone)
@@ -104,6 +108,13 @@ class Recovery:
                 asked.pop()
         finally:
             self._wanted.ask_again(asked)
+
+    async def _wake(self) -> None:
+        """Take up runs that rest and whose time has come, or for which something else has."""
+        if (room := self._room()) > 0:
+            wakings = await self._store.find_woken(now=self._clock.now_micros(), limit=min(room, WAKE_BATCH))
+            for run_id in wakings.runs:
+                await self._try(run_id, None)
 
     async def _take_over(self, dead: Sequence[EngineId]) -> None:
         after: tuple[int, str] | None = None

@@ -12,7 +12,7 @@ from perdure.engine.items import items_of_list
 from perdure.graph.model import STREAM_INPUT
 from perdure.ids import NodeId
 from perdure.journal.events import Encoded
-from perdure.journal.states import NodeStatus
+from perdure.journal.states import NodeStatus, RunStatus
 from perdure.store.base import BlobUse, Command
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 SEND = "send"
 CLOSE = "close"
+RESUME = "resume"
 
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,11 +75,13 @@ def is_input(plan: NodePlan) -> bool:
 
 
 def is_too_early(command: Command, driver: Driver) -> bool:
-    """Whether a command is for an input that is not open yet: it waits until it is."""
+    """Whether a command has to wait: for an input that is not open yet, or until a run that is being paused is paused."""
+    if command.kind == RESUME:
+        return driver.projection.run.status is RunStatus.PAUSING
     if command.kind not in (SEND, CLOSE):
         return False
     status = driver.projection.status(NodeId(str(command.payload.get("input", ""))))
-    return status in (NodeStatus.IDLE, NodeStatus.SCHEDULED)
+    return status in (NodeStatus.IDLE, NodeStatus.SCHEDULED, NodeStatus.SUSPENDED)
 
 
 def obey_sent(command: Command, driver: Driver) -> bool:

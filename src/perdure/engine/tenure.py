@@ -55,6 +55,8 @@ class Tenure:
             branches=() if portion.steps is None else _branch_rows(recorded),
             items=portion.items,
             drops=portion.drops,
+            waits=portion.waits,
+            signals=portion.signals,
             blobs=portion.blobs,
             commands=portion.commands,
             lease=self._lease,

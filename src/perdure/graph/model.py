@@ -37,6 +37,10 @@ ORDER = "$after"
 """The handle of edges that carry no value: the target only waits for the source, and is skipped with it."""
 STREAM_INPUT = "perdure.input"
 """The type of a node that stands for an input that is a stream. The node's id is the input's name."""
+ASK = "perdure.ask"
+"""The type of a node that asks a person."""
+BUILT_IN = frozenset((STREAM_INPUT, ASK))
+"""Types that are there wherever perdure is."""
 DEFAULT_OUTPUT = "output"
 """The handle of a node that returns one value, and of a workflow that returns one."""
 

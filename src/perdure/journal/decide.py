@@ -8,19 +8,33 @@ the same projection, plan and happenings give the same events, in a live run, in
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from perdure.errors import JournalDamaged
+from perdure.graph.model import STREAM_INPUT
 from perdure.graph.plan import Flow, NodePlan, Plan
 from perdure.ids import BranchId, EngineId, Epoch, NodeId
 from perdure.journal import events as e
 from perdure.journal.again import Again
 from perdure.journal.projection import Projection
 from perdure.journal.readiness import Blocked, Ready, is_open, is_read_out, readiness, run_outputs
-from perdure.journal.states import ENDED, SETTLED, NodeState, NodeStatus, RunStatus
+from perdure.journal.states import (
+    ENDED,
+    SETTLED,
+    WAITING,
+    NodeState,
+    NodeStatus,
+    RunStatus,
+    SignalState,
+    WaitKind,
+    WaitState,
+)
 
 IN_DOUBT = "in doubt: "
 """How the reason of a run begins that rests because someone has to say what became of a node."""
+RETRY_MICROS = 300_000_000
+"""A run in which nothing but a node that is tried again is left stays in memory for so long: shorter pauses are kept exactly,
+whatever the clocks of two engines say."""
 RESOURCE_RETRIES = 2
 """An attempt that ran out of memory is tried again this often even where no retries were asked for."""
 
@@ -47,9 +61,19 @@ class Decider:
         self._waiting: dict[NodeId, int] = {}
         self._unsettled = 0
         self._live = 0
+        self._running = 0
+        self._suspended: dict[NodeId, None] = {}
+        self._delayed: dict[NodeId, None] = {}
+        """Scheduled nodes that have to wait for their time."""
+        self.falls_asleep = False
+        """Whatever is left in memory of the run only waits, and is being suspended with it."""
+        self.hibernate_micros = 0
+        """How long a run stays where it is for the sake of something that is due then."""
         self._stages_open: dict[str, int] = {}
         self.cut_off: deque[NodeId] = deque()
         """Running nodes that read a stream which will never be whole."""
+        self.settled: deque[str] = deque()
+        """Waits for which something has come, by their ids."""
         self.unread: deque[NodeId] = deque()
         """Running nodes whose streams nobody reads any more."""
         self._drops: list[tuple[NodeState, int]] = []
@@ -126,7 +150,21 @@ class Decider:
     def resume(self, *, reason: str, at: int) -> None:
         """Go on with a run that rested."""
         self._record(e.RunResumed(reason=reason), at)
+        self.falls_asleep = False
+        self._go_on()
         self._look_at_all()
+        failed = next((node for node in self.projection.nodes.values() if node.status is NodeStatus.FAILED), None)
+        if failed is not None and failed.error is not None and self.projection.run.settings.on_failure == "stop":
+            self._fail(failed.node_id, failed.error, at)  # it failed while the run was being paused
+
+    def pause(self, *, reason: str, at: int) -> None:
+        """Begin nothing more. The run is paused when no body runs any more; what those that run come to still counts."""
+        if self.projection.run.status in WAITING:
+            self._record(e.RunResumed(reason="to be paused"), at)
+        self._record(e.RunPausing(reason=reason), at)
+        self._looks.clear()
+        self.ready.clear()
+        self._conclude(at)
 
     def cancel(self, *, reason: str, at: int) -> None:
         """Stop: what has not started is cancelled at once, what runs when its body has ended."""
@@ -144,13 +182,16 @@ class Decider:
     # What happens to attempts
 
     def start_attempt(self, node_id: NodeId, *, at: int) -> int:
-        """Start the scheduled attempt of a node and return its number."""
+        """Start the scheduled attempt of a node, or go on with a suspended one, and return its number."""
         node = self.projection.node(node_id)
         plan = self.plan.nodes[node_id]
         is_anew = self.begins_anew(node_id)
         if is_anew:
             assert node.stream is not None, "only a stream begins anew"
             self._drops.append((node, node.stream.checkpointed))
+        if node.status is NodeStatus.SUSPENDED:
+            self._record(e.NodeResumed(node_id=node_id, attempt=node.attempt, anew=is_anew), at)
+            return node.attempt
         started = e.NodeStarted(
             node_id=node_id,
             attempt=node.attempt,
@@ -210,6 +251,41 @@ class Decider:
             self._cut_off_readers(node_id, at)
             self._look_for_unread(node_id)
 
+    def attempt_suspended(
+        self,
+        node_id: NodeId,
+        attempt: int,
+        *,
+        reason: str,
+        at: int,
+        state: e.Encoded | None = None,
+        goes_on: bool = False,
+    ) -> None:
+        """The body waits, and is no longer in memory. It goes on when something comes that it waits for; if it waits for nothing
+        from outside, with the run."""
+        if not self.is_current(node_id, attempt):
+            return
+        if self.projection.run.status in (RunStatus.FAILING, RunStatus.CANCELLING):
+            self.attempt_cancelled(node_id, attempt, reason=reason, at=at)
+            return
+        suspended = e.NodeSuspended(
+            node_id=node_id, attempt=attempt, reason=reason, state=e.maybe(state), goes_on=goes_on
+        )
+        self._record(suspended, at)
+        self._suspended[node_id] = None
+        if self.may_go_on(node_id):
+            self.ready.append(node_id)
+
+    def may_go_on(self, node_id: NodeId) -> bool:
+        """Whether a suspended node has something to go on for."""
+        node = self.projection.node(node_id)
+        if node.status is not NodeStatus.SUSPENDED or self.projection.run.status is not RunStatus.RUNNING:
+            return False
+        return node.due is not None or not (self.falls_asleep or self.projection.waits.of(node_id))
+
+    def _go_on(self) -> None:
+        self.ready.extend(filter(self.may_go_on, self._suspended))
+
     def attempt_lost(self, node_id: NodeId, *, reason: str, at: int, has_begun: bool = True) -> None:
         """Nobody will ever bring the attempt's result. The next one follows, unless the node must not be repeated and its body
         may have begun."""
@@ -250,6 +326,54 @@ class Decider:
             node_id=node_id, attempt=attempt, state=state, emitted=emitted, consumed=consumed or {}
         )
         self._record(saved, at)
+
+    # What comes from outside
+
+    def stir(self, *, at: int) -> None:
+        """Something has come for a node that waits for it without having said so: let those go on that wait for items."""
+        if self.projection.run.status in WAITING and not self._in_doubt():
+            self.resume(reason="something came", at=at)
+        elif self.falls_asleep:
+            self.falls_asleep = False
+            self._go_on()
+
+    def wait_opened(self, event: e.AnyWait, *, at: int) -> None:
+        """A body waits for something. A signal may have come before."""
+        self._record(event, at)
+        if isinstance(event, e.SignalAwaited) and (signal := self.projection.waits.untaken(event.signal)) is not None:
+            self._settle_wait(_taken(event.node_id, event.wait_id, signal), at)
+
+    def answered(self, wait: WaitState, answer: e.Encoded | None, *, by: str, at: int) -> None:
+        """Somebody has answered, or the time for it is over."""
+        self._settle_wait(
+            e.InteractionResponded(node_id=wait.node_id, interaction_id=wait.wait_id, answer=e.maybe(answer), by=by), at
+        )
+
+    def signal_received(self, signal_id: str, name: str, value: e.Encoded, *, at: int) -> None:
+        """A signal has come: whoever has waited longest for it gets it, and if nobody does, it is kept."""
+        if self.projection.waits.has_signal(signal_id):
+            return
+        self._record(e.SignalReceived(name=name, signal_id=signal_id, value=value), at)
+        waiting = [wait for wait in self.projection.waits.open() if wait.signal == name]
+        signal = self.projection.waits.untaken(name)
+        if waiting and signal is not None:
+            first = min(waiting, key=lambda wait: wait.last_seq)
+            self._settle_wait(_taken(first.node_id, first.wait_id, signal), at)
+
+    def time_came(self, wait: WaitState, *, at: int) -> None:
+        """The time has come for which a body sleeps, or until which it waits for a signal."""
+        if wait.kind is WaitKind.SLEEP:
+            self._settle_wait(e.TimerFired(node_id=wait.node_id, timer_id=wait.wait_id), at)
+        else:
+            self._settle_wait(e.SignalTaken(node_id=wait.node_id, wait_id=wait.wait_id), at)
+
+    def _settle_wait(self, event: e.InteractionResponded | e.TimerFired | e.SignalTaken, at: int) -> None:
+        if self.projection.run.status in WAITING:
+            self.resume(reason=f"{event.node_id} goes on", at=at)
+        self.falls_asleep = False
+        self._record(event, at)
+        self.settled.append(_wait_of(event))
+        self._go_on()
 
     # What happens to streams
 
@@ -342,12 +466,17 @@ class Decider:
             before, after = self.projection.apply_to_node(event, at=at)
             if before is not after:
                 self._count(before, after)
+                if self._suspended:
+                    self._suspended.pop(event.node_id, None)
+                if self._delayed:
+                    self._delayed.pop(event.node_id, None)
         else:
             self.projection.apply(event, at=at)
         self._decided.append((event, at))
 
     def _count(self, before: NodeStatus, after: NodeStatus) -> None:
         self._live += (after not in ENDED) - (before not in ENDED and before is not NodeStatus.IDLE)
+        self._running += (after is NodeStatus.RUNNING) - (before is NodeStatus.RUNNING)
         if after in SETTLED:
             self._unsettled -= 1
 
@@ -436,11 +565,17 @@ class Decider:
     def _schedule(self, node_id: NodeId, at: int, *, due: int | None = None) -> None:
         attempt = self.projection.node(node_id).attempt + 1
         self._record(e.NodeScheduled(node_id=node_id, attempt=attempt, due=due), at)
+        if due is not None:
+            self._delayed[node_id] = None
         self.ready.append(node_id)
 
     def _may_retry(self, node_id: NodeId, error: e.ErrorRecord) -> bool:
         policy = self.plan.nodes[node_id].policy
-        if not error.retryable or policy.once or self.projection.run.status is not RunStatus.RUNNING:
+        if (
+            not error.retryable
+            or policy.once
+            or self.projection.run.status not in (RunStatus.RUNNING, RunStatus.PAUSING)
+        ):
             return False
         budget = policy.retries
         if error.error_class is e.ErrorClass.RESOURCE:
@@ -474,10 +609,14 @@ class Decider:
         """End the run, or rest it, if nothing in it can move."""
         run = self.projection.run
         if self._live:
-            if run.status is RunStatus.RUNNING and self._only_doubt_is_left() and not self._is_left_to_probes():
-                self._record(e.RunSuspended(reason=IN_DOUBT + ", ".join(self._in_doubt())), at)
+            if run.status is RunStatus.PAUSING and not self._running:
+                self._record(e.RunPaused(), at)
+            elif run.status is RunStatus.RUNNING and not self._running:
+                self._rest(at)
             return
         match run.status:
+            case RunStatus.PAUSING:
+                self._record(e.RunPaused(), at)
             case RunStatus.RUNNING if not self._unsettled:
                 outputs = run_outputs(self.plan, self.projection)
                 self._record(e.RunCompleted(outputs=outputs, duration_ms=self._elapsed_ms(at)), at)
@@ -497,9 +636,30 @@ class Decider:
             case _:
                 pass
 
-    def _only_doubt_is_left(self) -> bool:
-        in_doubt = len(self._in_doubt())
-        return bool(in_doubt) and in_doubt == self._live
+    def _rest(self, at: int) -> None:
+        """Suspend the run if all that is left of it waits: for answers, signals, a time or somebody's word."""
+        in_doubt = self._in_doubt()
+        if len(in_doubt) + len(self._suspended) + len(self._delayed) < self._live or self._is_left_to_probes():
+            return
+        waits = self.projection.waits.open()
+        dues = [wait.due for wait in waits if wait.due is not None]
+        retries = [self._retried_at(node_id, at) for node_id in self._delayed]
+        is_soon = any(due - at <= self.hibernate_micros for due in dues)
+        is_soon = is_soon or any(due - at <= max(self.hibernate_micros, RETRY_MICROS) for due in retries)
+        dues += retries
+        waits_for_input = any(self.plan.nodes[node_id].node.type == STREAM_INPUT for node_id in self._suspended)
+        has_reason = waits or in_doubt or self._delayed or waits_for_input
+        if is_soon or not has_reason or any(map(self.may_go_on, self._suspended)):
+            return
+        asked = [wait for wait in waits if wait.kind is WaitKind.ASK]
+        reason = _reason(in_doubt, asked, waits, list(self._delayed))
+        wake_at = min(dues, default=None)
+        self._record(e.RunSuspended(reason=reason, awaiting_input=bool(asked) and not in_doubt, wake_at=wake_at), at)
+
+    def _retried_at(self, node_id: NodeId, at: int) -> int:
+        """Return when a node is tried again: no later than it may be, though the clock may be another than the one it was set by."""
+        longest = int(self.plan.nodes[node_id].policy.backoff.cap.total_seconds() * 1_000_000)
+        return min(self.projection.node(node_id).due or at, at + longest)
 
     def _is_left_to_probes(self) -> bool:
         return self.leaves_to_probes and any(self.plan.nodes[node_id].policy.probe for node_id in self._in_doubt())
@@ -545,15 +705,54 @@ class Decider:
         settled = {node_id for node_id, node in nodes.items() if node.status in SETTLED}
         self._unsettled = len(self.plan.nodes) - len(settled)
         self._live = sum(node.status not in ENDED and node.status is not NodeStatus.IDLE for node in nodes.values())
+        self._running = sum(node.status is NodeStatus.RUNNING for node in nodes.values())
+        self._suspended = {node_id: None for node_id, node in nodes.items() if node.status is NodeStatus.SUSPENDED}
+        self._delayed = {
+            node_id: None
+            for node_id, node in nodes.items()
+            if node.status is NodeStatus.SCHEDULED and node.due is not None
+        }
         self._once_nodes = [node_id for node_id, plan in self.plan.nodes.items() if plan.policy.once]
         for node_id, plan in self.plan.nodes.items():
             unopened = sum(source not in settled and not is_open(source, self.projection) for source in plan.opened_by)
             self._waiting[node_id] = sum(source not in settled for source in plan.upstream) + unopened
         scheduled = [node for node in nodes.values() if node.status is NodeStatus.SCHEDULED]
         self.ready.extend(node.node_id for node in sorted(scheduled, key=lambda node: node.last_seq))
+        self._go_on()
         for stage, members in self.plan.stages.items():
             if any(member in nodes for member in members):
                 self._stages_open[stage] = sum(member not in settled for member in members)
+
+
+def _wait_of(event: e.InteractionResponded | e.TimerFired | e.SignalTaken) -> str:
+    match event:
+        case e.InteractionResponded(interaction_id=wait_id) | e.TimerFired(timer_id=wait_id):
+            return wait_id
+        case e.SignalTaken(wait_id=wait_id):
+            return wait_id
+
+
+def _taken(node_id: NodeId, wait_id: str, signal: SignalState) -> e.SignalTaken:
+    return e.SignalTaken(node_id=node_id, wait_id=wait_id, signal_id=signal.signal_id, value=signal.value)
+
+
+def _reason(
+    in_doubt: Sequence[NodeId], asked: Sequence[WaitState], waits: Sequence[WaitState], delayed: Sequence[NodeId]
+) -> str:
+    """Say in a few words what a run waits for."""
+    if in_doubt:
+        return IN_DOUBT + ", ".join(in_doubt)
+    if asked:
+        prompt = asked[0].question.prompt if asked[0].question is not None else ""
+        more = f" and {len(asked) - 1} more" if len(asked) > 1 else ""
+        return f"asks {prompt!r}{more}"
+    if signals := dict.fromkeys(wait.signal for wait in waits if wait.signal is not None):
+        return "waits for " + ", ".join(f"signal {name!r}" for name in signals)
+    if suspended := [wait.node_id for wait in waits if wait.kind is WaitKind.SUSPEND]:
+        return "suspended at " + ", ".join(suspended)
+    if waits:
+        return "sleeps"
+    return "retries " + ", ".join(delayed) if delayed else "waits for items"
 
 
 def _is_generator(plan: NodePlan) -> bool:

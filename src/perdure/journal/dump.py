@@ -8,7 +8,7 @@ from perdure.graph.plan import Plan
 from perdure.ids import BranchId, EngineId, NodeId, Seq
 from perdure.journal import events as e
 from perdure.journal.projection import StepKey
-from perdure.journal.states import NodeState, RunState
+from perdure.journal.states import NodeState, RunState, SignalState, WaitState
 
 
 class KeptEntries(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -33,6 +33,9 @@ class Dump(msgspec.Struct, frozen=True, kw_only=True):
     version_hash: str | None
     """The hash of the version that the run was started from; None if that version is gone."""
     plan: Plan | None
+    waits: tuple[WaitState, ...] = ()
+    """On the branch on which the run is."""
+    signals: tuple[SignalState, ...] = ()
     kept: tuple[KeptEntries, ...] = ()
     """Entries of streams, of every branch."""
     lost_blobs: tuple[str, ...] = ()

@@ -18,6 +18,9 @@ from perdure.ids import BranchId, EngineId, Epoch, EventId, NodeId, Seq
 Encoded = msgspec.Raw
 """A value as it is stored: JSON bytes written by a codec. The journal compares and carries it, and never decodes it."""
 
+Maybe = Encoded | msgspec.UnsetType
+"""A value that need not be there. None would not do: it could not be told from the value null."""
+
 Durability = Literal["sync", "async", "exit"]
 OnFailure = Literal["stop", "finish"]
 
@@ -109,6 +112,8 @@ class RunSuspended(Event, frozen=True, kw_only=True):
 
     awaiting_input: bool = False
     reason: str = ""
+    wake_at: int | None = None
+    """When time itself will move it, in microseconds since 1970."""
 
 
 class RunResumed(Event, frozen=True, kw_only=True):
@@ -194,12 +199,19 @@ class StepCompleted(AttemptEvent, frozen=True, kw_only=True):
 
 
 class NodeSuspended(AttemptEvent, frozen=True, kw_only=True):
+    """The body waits and is not in memory any more. It will run again, as the same attempt."""
+
     reason: str
-    state: Encoded | None = None
+    state: Maybe = msgspec.UNSET
+    goes_on: bool = False
+    """Something that it waited for came while it was being suspended."""
 
 
 class NodeResumed(AttemptEvent, frozen=True, kw_only=True):
-    value: Encoded | None = None
+    """A body that was suspended runs again."""
+
+    anew: bool = False
+    """As in NodeStarted."""
 
 
 class NodeCompleted(AttemptEvent, frozen=True, kw_only=True):
@@ -310,19 +322,36 @@ class ItemFailed(AttemptEvent, frozen=True, kw_only=True):
 # People, time, signals
 
 
-class InteractionRequested(AttemptEvent, frozen=True, kw_only=True):
+class WaitOpened(AttemptEvent, frozen=True, kw_only=True):
+    """A body waits for something from outside. Run again, it is given what came of it: matched by `name`, which stands for what
+    it waits for, and by `occurrence`, which is how often that came before."""
+
+    name: str
+    occurrence: int = 0
+
+
+class InteractionRequested(WaitOpened, frozen=True, kw_only=True):
+    """A question to people; or, with `suspends`, a body that stopped until it is told to go on."""
+
     interaction_id: str
     prompt: str
     schema: dict[str, Any] = {}
+    choices: tuple[Encoded, ...] = ()
+    show: Maybe = msgspec.UNSET
+    due: int | None = None
+    """When the question is answered by its default, in microseconds since 1970."""
+    default: Maybe = msgspec.UNSET
+    suspends: bool = False
 
 
-class InteractionResponded(AttemptEvent, frozen=True, kw_only=True):
+class InteractionResponded(NodeEvent, frozen=True, kw_only=True):
     interaction_id: str
-    answer: Encoded
+    answer: Maybe = msgspec.UNSET
+    """Not there if nobody answered in time, and there is no default."""
     by: str = ""
 
 
-class TimerSet(NodeEvent, frozen=True, kw_only=True):
+class TimerSet(WaitOpened, frozen=True, kw_only=True):
     timer_id: str
     due: int
 
@@ -332,9 +361,28 @@ class TimerFired(NodeEvent, frozen=True, kw_only=True):
 
 
 class SignalReceived(Event, frozen=True, kw_only=True):
+    """A signal has come. It is kept until somebody waits for it."""
+
     name: str
     signal_id: str
     value: Encoded
+
+
+class SignalAwaited(WaitOpened, frozen=True, kw_only=True):
+    wait_id: str
+    signal: str
+    due: int | None = None
+
+
+AnyWait = InteractionRequested | TimerSet | SignalAwaited
+
+
+class SignalTaken(NodeEvent, frozen=True, kw_only=True):
+    """A wait has the signal that came first, or none because its time was over."""
+
+    wait_id: str
+    signal_id: str | None = None
+    value: Maybe = msgspec.UNSET
 
 
 # History
@@ -416,6 +464,8 @@ AnyEvent = (
     | TimerSet
     | TimerFired
     | SignalReceived
+    | SignalAwaited
+    | SignalTaken
     | JumpRequested
     | BranchCreated
     | BranchActivated
@@ -460,6 +510,16 @@ def encode_event(event: Event) -> str:
 def decode_event(payload: str | bytes) -> AnyEvent:
     """Return the event that was stored as `payload`."""
     return _decoder.decode(payload)
+
+
+def maybe(value: Encoded | None) -> Maybe:
+    """Return a value as events hold it if it need not be there."""
+    return msgspec.UNSET if value is None else value
+
+
+def or_none(value: Maybe) -> Encoded | None:
+    """Return a value that need not be there; None if it is not."""
+    return None if isinstance(value, msgspec.UnsetType) else value
 
 
 def type_of(event: Event) -> str:

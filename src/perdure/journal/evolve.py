@@ -12,7 +12,7 @@ from perdure.journal import events as e
 from perdure.journal.flow import checkpointed, cut_back, evolve_stream, opened_stream
 from perdure.journal.states import NODE_LAW, RUN_LAW, NodeState, NodeStatus, RunState, RunStatus
 
-_PROGRESS = (e.NodeCompleted, e.OutboxEnqueued)
+PROGRESS = (e.NodeCompleted, e.OutboxEnqueued, e.WaitOpened, e.InteractionResponded, e.TimerFired, e.SignalTaken)
 """What says that the run gets on: from here its losses are counted anew."""
 
 
@@ -38,7 +38,7 @@ def create_run(run_id: RunId, created: e.RunCreated, *, at: int, branch_id: Any,
 def evolve_run(run: RunState, event: e.Event, *, seq: Seq, at: int) -> RunState:
     """Return the run as it stands after `event`."""
     if isinstance(event, e.NodeEvent):
-        recoveries = 0 if isinstance(event, _PROGRESS) else run.recoveries
+        recoveries = 0 if isinstance(event, PROGRESS) else run.recoveries
         return replace(run, last_seq=seq, recoveries=recoveries)
     match event:
         case e.RunStarted():
@@ -46,7 +46,8 @@ def evolve_run(run: RunState, event: e.Event, *, seq: Seq, at: int) -> RunState:
         case e.RunClaimed():
             lost = event.lost and run.status is RunStatus.RUNNING
             status = RunStatus.RECOVERING if lost else run.status
-            return _run(run, event, status, seq, epoch=event.epoch, recoveries=run.recoveries + event.lost)
+            recoveries = run.recoveries + event.lost
+            return _run(run, event, status, seq, epoch=event.epoch, recoveries=recoveries, wake_at=run.wake_at)
         case e.RunRecovered():
             return _run(run, event, RunStatus.RUNNING, seq)
         case e.RunPausing():
@@ -55,7 +56,7 @@ def evolve_run(run: RunState, event: e.Event, *, seq: Seq, at: int) -> RunState:
             return _run(run, event, RunStatus.PAUSED, seq)
         case e.RunSuspended():
             status = RunStatus.AWAITING_INPUT if event.awaiting_input else RunStatus.SUSPENDED
-            return _run(run, event, status, seq, reason=event.reason)
+            return _run(run, event, status, seq, reason=event.reason, wake_at=event.wake_at)
         case e.RunResumed():
             return _run(run, event, RunStatus.RUNNING, seq, reason=event.reason, recoveries=0)
         case e.RunQuarantined():
@@ -128,8 +129,15 @@ def evolve_node(node: NodeState, event: e.NodeEvent, *, seq: Seq, at: int) -> No
             status = _of_attempt(node, event, NodeStatus.RUNNING)
             stream = None if node.stream is None else checkpointed(node.stream, event)
             return replace(node, status=status, checkpoint=event.state, stream=stream, last_seq=seq)
-        case e.StepCompleted() | e.NodeResumed():
+        case e.StepCompleted() | e.WaitOpened():
             return replace(node, status=_of_attempt(node, event, NodeStatus.RUNNING), last_seq=seq)
+        case e.NodeResumed():
+            status = _of_attempt(node, event, NodeStatus.RUNNING)
+            stream = cut_back(node.stream) if event.anew and node.stream is not None else node.stream
+            return replace(node, status=status, due=None, reason="", stream=stream, last_seq=seq)
+        case e.InteractionResponded() | e.TimerFired() | e.SignalTaken():
+            due = at if node.status is NodeStatus.SUSPENDED else node.due
+            return replace(node, status=_lawful(node, event, node.status), due=due, last_seq=seq)
         case e.OutboxEnqueued() | e.OutboxClosed() | e.ItemFailed():
             status = _of_attempt(node, event, NodeStatus.RUNNING)
             if node.stream is None or node.stream.is_closed:
@@ -137,7 +145,9 @@ def evolve_node(node: NodeState, event: e.NodeEvent, *, seq: Seq, at: int) -> No
             return replace(node, status=status, stream=evolve_stream(node.stream, event), last_seq=seq)
         case e.NodeSuspended():
             status = _of_attempt(node, event, NodeStatus.SUSPENDED)
-            return replace(node, status=status, checkpoint=event.state, reason=event.reason, last_seq=seq)
+            state = e.or_none(event.state) or node.checkpoint
+            due = at if event.goes_on else None
+            return replace(node, status=status, checkpoint=state, reason=event.reason, due=due, last_seq=seq)
         case e.AttemptLost():
             status = _of_attempt(node, event, NodeStatus.RUNNING)
             return replace(node, status=status, attempt_ended=True, lost=node.lost + 1, ended_at=at, last_seq=seq)
@@ -204,4 +214,4 @@ def _lawful(node: NodeState, event: e.NodeEvent, status: NodeStatus) -> NodeStat
 def _run(run: RunState, event: e.Event, status: RunStatus, seq: Seq, **changes: Any) -> RunState:
     if status not in RUN_LAW[type(event)].get(run.status, ()):
         raise IllegalTransition(run.status, event)
-    return replace(run, status=status, last_seq=seq, **changes)
+    return replace(run, status=status, last_seq=seq, **{"wake_at": None, **changes})

@@ -12,19 +12,29 @@ from perdure.errors import JournalDamaged
 from perdure.ids import NodeId, RunId, Seq
 from perdure.journal import events as e
 from perdure.journal.evolve import create_run, evolve_branched, evolve_node, evolve_run
-from perdure.journal.states import NodeState, NodeStatus, RunState
+from perdure.journal.states import ENDED, NodeState, NodeStatus, RunState
+from perdure.journal.waiting import OPENING, SETTLING, Waits
 
 StepKey = tuple[NodeId, str, int]
 """A memoised step: its node, its name, and how often that name came before."""
+_NOTED = OPENING | SETTLING | {e.StepCompleted}
+"""Events of which more is kept than what becomes of their node."""
 
 
 class Projection:
     """The state of one run on its current branch."""
 
-    def __init__(self, run: RunState, nodes: Iterable[NodeState] = (), steps: dict[StepKey, e.Encoded] | None = None):
+    def __init__(
+        self,
+        run: RunState,
+        nodes: Iterable[NodeState] = (),
+        steps: dict[StepKey, e.Encoded] | None = None,
+        waits: Waits | None = None,
+    ) -> None:
         self.run = run
         self.nodes: dict[NodeId, NodeState] = {node.node_id: node for node in nodes}
         self.steps: dict[StepKey, e.Encoded] = steps if steps is not None else {}
+        self.waits = waits or Waits()
 
     def node(self, node_id: NodeId) -> NodeState:
         """Return the node's state; one that nothing happened to is idle."""
@@ -42,6 +52,10 @@ class Projection:
             self.apply_to_node(event, at=at)
         elif isinstance(event, e.BranchCreated):
             self._branch(event, at)
+        elif isinstance(event, e.SignalReceived):
+            seq = Seq(self.run.last_seq + 1)
+            self.waits.received(event, seq=seq, at=at)
+            self.run = evolve_run(self.run, event, seq=seq, at=at)
         else:
             self.run = evolve_run(self.run, event, seq=Seq(self.run.last_seq + 1), at=at)
         return self.run.last_seq
@@ -51,11 +65,21 @@ class Projection:
         seq = Seq(self.run.last_seq + 1)
         before = self.node(event.node_id)
         after = evolve_node(before, event, seq=seq, at=at)
+        if type(event) in _NOTED:
+            self._note(event, seq, at)
+        elif self.waits.are_open and after.status in ENDED:
+            self.waits.withdraw(event.node_id, seq=seq, at=at)
         self.run = evolve_run(self.run, event, seq=seq, at=at)
         self.nodes[event.node_id] = after
+        return before.status, after.status
+
+    def _note(self, event: e.NodeEvent, seq: Seq, at: int) -> None:
         if isinstance(event, e.StepCompleted):
             self.steps[event.node_id, event.name, event.occurrence] = event.result
-        return before.status, after.status
+        elif isinstance(event, e.WaitOpened):
+            self.waits.opened(event, self.run.branch_id, seq=seq, at=at)
+        else:
+            self.waits.settled(event, seq=seq, at=at)
 
     def _branch(self, event: e.BranchCreated, at: int) -> None:
         seq = Seq(self.run.last_seq + 1)
@@ -63,6 +87,7 @@ class Projection:
         dropped = frozenset(event.dropped)
         self.nodes = {node_id: evolve_branched(node, event, seq=seq) for node_id, node in self.nodes.items()}
         self.steps = {key: result for key, result in self.steps.items() if key[0] not in dropped}
+        self.waits.branch(event)
 
 
 def fold(run_id: RunId, log: Iterable[e.Recorded]) -> Projection:

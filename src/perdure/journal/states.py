@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 
@@ -59,6 +60,8 @@ MOVING = frozenset(
 )
 """Runs that an engine should be driving. The others rest until something from outside arrives."""
 LIVE = frozenset(RunStatus) - TERMINAL
+WAITING = frozenset((RunStatus.SUSPENDED, RunStatus.AWAITING_INPUT))
+"""Runs in which nothing can move, and that go on by themselves when something comes."""
 
 SETTLED = frozenset((NodeStatus.COMPLETED, NodeStatus.SKIPPED))
 """Nodes whose dependents know what they get from them."""
@@ -66,6 +69,11 @@ ENDED = frozenset((NodeStatus.COMPLETED, NodeStatus.FAILED, NodeStatus.SKIPPED, 
 
 _CANCELLABLE = LIVE - {RunStatus.FAILING, RunStatus.CANCELLING}
 _RESTING = (RunStatus.PAUSED, RunStatus.SUSPENDED, RunStatus.AWAITING_INPUT, RunStatus.QUARANTINED)
+
+_WAITS = (e.InteractionRequested, e.TimerSet, e.SignalAwaited)
+_SETTLES = (e.InteractionResponded, e.TimerFired, e.SignalTaken)
+_WAITING = (NodeStatus.RUNNING, NodeStatus.SUSPENDED, NodeStatus.SCHEDULED, NodeStatus.IN_DOUBT)
+"""What a node may be when something comes that it waits for: its attempt may have been lost meanwhile."""
 
 RUN_LAW: Mapping[type[e.Event], Mapping[RunStatus, frozenset[RunStatus]]] = {
     e.RunStarted: {RunStatus.CREATED: frozenset((RunStatus.RUNNING,))},
@@ -98,6 +106,8 @@ NODE_LAW: Mapping[type[e.Event], Mapping[NodeStatus, frozenset[NodeStatus]]] = {
     e.OutboxClosed: {NodeStatus.RUNNING: frozenset((NodeStatus.RUNNING,))},
     e.ItemFailed: {NodeStatus.RUNNING: frozenset((NodeStatus.RUNNING,))},
     e.NodeSuspended: {NodeStatus.RUNNING: frozenset((NodeStatus.SUSPENDED,))},
+    **{event: {NodeStatus.RUNNING: frozenset((NodeStatus.RUNNING,))} for event in _WAITS},
+    **{event: {status: frozenset((status,)) for status in _WAITING} for event in _SETTLES},
     e.NodeResumed: {NodeStatus.SUSPENDED: frozenset((NodeStatus.RUNNING,))},
     e.NodeCompleted: {NodeStatus.RUNNING: frozenset((NodeStatus.COMPLETED,))},
     e.NodeFailed: {NodeStatus.RUNNING: frozenset((NodeStatus.RUNNING, NodeStatus.FAILED))},
@@ -144,6 +154,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     created_at: int = 0
     started_at: int | None = None
     ended_at: int | None = None
+    wake_at: int | None = None
+    """When time itself will move a run that rests, in microseconds since 1970."""
     last_seq: Seq = Seq(0)
 
 
@@ -191,6 +203,7 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     checkpoint: e.Encoded | None = None
     reason: str = ""
     due: int | None = None
+    """Not before this is a scheduled node started. Of a suspended one: since when it may go on, if it may."""
     scheduled_at: int | None = None
     started_at: int | None = None
     ended_at: int | None = None
@@ -198,3 +211,63 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     stream: StreamState | None = None
     """Only of nodes that work item by item."""
     last_seq: Seq = Seq(0)
+
+
+class WaitKind(StrEnum):
+    ASK = "ask"
+    SUSPEND = "suspend"
+    SLEEP = "sleep"
+    SIGNAL = "signal"
+
+
+class WaitStatus(StrEnum):
+    OPEN = "open"
+    SETTLED = "settled"
+    WITHDRAWN = "withdrawn"
+    """Its node ended otherwise: nobody waits any more."""
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """What people are asked."""
+
+    prompt: str
+    schema: dict[str, Any] = {}
+    choices: tuple[e.Encoded, ...] = ()
+    show: e.Maybe = msgspec.UNSET
+    default: e.Maybe = msgspec.UNSET
+
+
+class WaitState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a node waits for, or has waited for: a row of `run_waits`."""
+
+    wait_id: str
+    """Of a question, the id under which it is answered."""
+    node_id: NodeId
+    branch_id: BranchId
+    kind: WaitKind
+    name: str
+    """What the body waits for, so that it is found again when the body runs again."""
+    occurrence: int = 0
+    status: WaitStatus = WaitStatus.OPEN
+    question: Question | None = None
+    signal: str | None = None
+    """The name of the signal that is waited for."""
+    signal_id: str | None = None
+    """The signal that was taken."""
+    due: int | None = None
+    result: e.Encoded | None = None
+    """What came of it; None also if its time was over before anything came."""
+    by: str = ""
+    opened_at: int = 0
+    settled_at: int | None = None
+    last_seq: Seq = Seq(0)
+
+
+class SignalState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A signal that has come: a row of `run_signals`, which never changes. Who took it is told by the waits."""
+
+    signal_id: str
+    name: str
+    value: e.Encoded
+    received_at: int
+    seq: Seq

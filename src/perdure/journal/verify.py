@@ -18,12 +18,13 @@ from perdure.graph.plan import Plan
 from perdure.ids import BranchId, NodeId, Seq
 from perdure.journal import events as e
 from perdure.journal.dump import Dump, Violation, violation
-from perdure.journal.evolve import create_run
+from perdure.journal.evolve import PROGRESS, create_run
 from perdure.journal.projection import Projection, fold
 from perdure.journal.readiness import chosen, is_open
 from perdure.journal.states import ENDED, MOVING, SETTLED, TERMINAL, NodeStatus, RunStatus
 from perdure.journal.streamcheck import streams_are_whole
 from perdure.journal.turns import Turns
+from perdure.journal.waitcheck import waits_are_right
 
 __all__ = ["Dump", "Violation", "verify"]
 
@@ -77,6 +78,21 @@ def _log_adds_up_to_the_tables(dump: Dump) -> Iterator[Violation]:
             yield from _differences("I4", f"node {node_id!r}", folded.nodes[node_id], stored[node_id])
     if folded.steps != dump.steps:
         yield violation("I4", f"the log has {len(folded.steps)} steps, the table {len(dump.steps)}, or they differ")
+    yield from _waits_add_up(dump, folded)
+
+
+def _waits_add_up(dump: Dump, folded: Projection) -> Iterator[Violation]:
+    stored = {wait.wait_id: wait for wait in dump.waits}
+    expected = {wait.wait_id: wait for wait in folded.waits}
+    for wait_id in expected.keys() | stored.keys():
+        if wait_id not in stored:
+            yield violation("I4", f"wait {wait_id!r} has events but no row")
+        elif wait_id not in expected:
+            yield violation("I4", f"wait {wait_id!r} has a row but no events")
+        else:
+            yield from _differences("I4", f"wait {wait_id!r}", expected[wait_id], stored[wait_id])
+    if list(folded.waits.signals) != list(dump.signals):
+        yield violation("I4", "the signals in the table are not those of the log")
 
 
 def _rows_know_their_last_event(dump: Dump) -> Iterator[Violation]:
@@ -166,7 +182,9 @@ def _budgets_hold(dump: Dump) -> Iterator[Violation]:
         match entry.event:
             case e.RunClaimed(lost=True):
                 losses += 1
-            case e.NodeCompleted() | e.OutboxEnqueued() | e.RunResumed() | e.RunCancelling() | e.RunFailing():
+            case e.RunResumed() | e.RunCancelling() | e.RunFailing():
+                losses = 0
+            case event if isinstance(event, PROGRESS):
                 losses = 0
             case e.RunQuarantined(recoveries=recoveries):
                 allowed = dump.run.settings.max_recoveries
@@ -287,6 +305,7 @@ _CHECKS: Sequence[Check] = (
     _resting_runs_are_free,
     _nodes_start_when_ready,
     streams_are_whole,
+    waits_are_right,
     _blobs_are_there,
 )
 

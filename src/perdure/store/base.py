@@ -22,7 +22,7 @@ import msgspec
 
 from perdure.ids import BranchId, CommandId, EngineId, Epoch, NodeId, RunId, Seq
 from perdure.journal.events import Encoded, Recorded
-from perdure.journal.states import NodeState, RunState, RunStatus
+from perdure.journal.states import NodeState, RunState, RunStatus, SignalState, WaitState, WaitStatus
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,6 +130,10 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     items: tuple[ItemRow, ...] = ()
     drops: tuple[ItemDrop, ...] = ()
     """Streams whose entries are removed, before `items` are written. None of them gets items by the same transition."""
+    waits: tuple[WaitState, ...] = ()
+    """What changed of what nodes wait for, once each, as it stands at the end."""
+    signals: tuple[SignalState, ...] = ()
+    """Signals that have come."""
     blobs: tuple[BlobUse, ...] = ()
     commands: tuple[CommandId, ...] = ()
     """Commands that this transition takes up: they are applied once, with it."""
@@ -184,6 +188,10 @@ class StoredRun(msgspec.Struct, frozen=True, kw_only=True):
     owner: EngineId | None
     nodes: tuple[NodeState, ...] = ()
     steps: tuple[StepRow, ...] = ()
+    waits: tuple[WaitState, ...] = ()
+    """Of the current branch, by seq."""
+    signals: tuple[SignalState, ...] = ()
+    """In the order in which they came."""
     commands: tuple[Command, ...] = ()
 
 
@@ -199,6 +207,15 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: int | None
     owner: EngineId | None
     reason: str = ""
+    wake_at: int | None = None
+
+
+class OpenWait(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that a run waits for on its current branch, in a list over many runs."""
+
+    run_id: RunId
+    workflow: str
+    wait: WaitState
 
 
 class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -216,6 +233,15 @@ class Claimable(msgspec.Struct, frozen=True, kw_only=True):
     run_id: RunId
     owner: EngineId | None
     created_at: int
+
+
+class Wakings(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs that rest, that nobody owns, and that something from outside moves."""
+
+    runs: tuple[RunId, ...]
+    """Those that were told something, or whose time has come: first who has waited longest since then."""
+    next_at: int | None
+    """When the time of the next one comes whose time has not come yet, in microseconds since 1970."""
 
 
 class EngineRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -266,6 +292,8 @@ class RunDump(msgspec.Struct, frozen=True, kw_only=True):
     blobs: tuple[BlobUse, ...]
     items: tuple[ItemRow, ...] = ()
     """By branch, node and position."""
+    all_waits: tuple[WaitState, ...] = ()
+    """Of every branch, by seq."""
 
 
 class Store(Protocol):
@@ -298,7 +326,8 @@ class Store(Protocol):
     # Runs
 
     async def load_run(self, run_id: RunId) -> StoredRun | None:
-        """Return the run with the nodes and steps of its current branch and its untaken commands, oldest first."""
+        """Return the run with the nodes, steps and waits of its current branch, its signals and its untaken commands, oldest
+        first."""
         ...
 
     async def load_state(self, run_id: RunId) -> RunState | None:
@@ -374,7 +403,38 @@ class Store(Protocol):
         self, *, dead: Sequence[EngineId], after: tuple[int, str] | None, limit: int
     ) -> Sequence[Claimable]:
         """Return runs that should move, or have untaken commands, and have no living owner; oldest first by
-        (created_at, run_id), after where the last page ended. `dead` are owners known to be gone before they expire."""
+        (created_at, run_id), after where the last page ended. `dead` are owners known to be gone before they expire.
+
+        Items for inputs of a run that was paused or quarantined wait until it moves for another reason.
+        """
+        ...
+
+    async def find_woken(self, *, now: int, limit: int) -> Wakings:
+        """Return resting runs without an owner that have untaken commands, as in `find_claimable`, or whose `wake_at` is not
+        after `now` and that are not paused or quarantined.
+
+        Cheap however many runs rest, and however many commands wait for one run. If more were told something than `limit`, any
+        of them are returned; whoever is taken up makes room for the others.
+        """
+        ...
+
+    # Waits
+
+    async def list_waits(
+        self,
+        *,
+        run_id: RunId | None = None,
+        status: WaitStatus | None = WaitStatus.OPEN,
+        questions_only: bool = False,
+        after: tuple[int, str] | None = None,
+        limit: int,
+    ) -> Sequence[OpenWait]:
+        """Return what runs wait for on their current branches, oldest first by (opened_at, wait_id), after where the last page
+        ended; of one run or of all; with `questions_only`, only what people are asked (kinds `ask` and `suspend`)."""
+        ...
+
+    async def load_wait(self, wait_id: str) -> OpenWait | None:
+        """Return a wait by its id, whichever run's current branch it is on."""
         ...
 
     # Logs

@@ -58,7 +58,7 @@ def _raw(text: str | None) -> Encoded | None:
 
 def run_row(run: RunState) -> tuple[Any, ...]:
     """workflow, workflow_version, graph_hash, status, branch_id, last_seq, inputs, settings, source, outputs, error,
-    failed_node, reason, recoveries, created_at, started_at, ended_at"""
+    failed_node, reason, recoveries, wake_at, created_at, started_at, ended_at"""
     return (
         run.workflow,
         run.version,
@@ -77,8 +77,15 @@ def run_row(run: RunState) -> tuple[Any, ...]:
 
 
 def changing_columns(run: RunState) -> tuple[Any, ...]:
-    """outputs, error, failed_node, reason, recoveries"""
-    return (_optional_json(run.outputs), _optional_json(run.error), run.failed_node, run.reason, run.recoveries)
+    """outputs, error, failed_node, reason, recoveries, wake_at"""
+    return (
+        _optional_json(run.outputs),
+        _optional_json(run.error),
+        run.failed_node,
+        run.reason,
+        run.recoveries,
+        run.wake_at,
+    )
 
 
 def run_of(row: Row) -> RunState:
@@ -101,9 +108,10 @@ def run_of(row: Row) -> RunState:
         failed_node=row[14],
         reason=row[15],
         recoveries=row[16],
-        created_at=row[17],
-        started_at=row[18],
-        ended_at=row[19],
+        wake_at=row[17],
+        created_at=row[18],
+        started_at=row[19],
+        ended_at=row[20],
     )
 
 
@@ -301,7 +309,7 @@ def command_of(row: Row) -> Command:
 
 
 def summary_of(row: Row) -> RunSummary:
-    """Read run_id, workflow, workflow_version, status, created_at, started_at, ended_at, owner, reason."""
+    """Read run_id, workflow, workflow_version, status, created_at, started_at, ended_at, owner, reason, wake_at."""
     return RunSummary(
         run_id=RunId(row[0]),
         workflow=row[1],
@@ -312,6 +320,7 @@ def summary_of(row: Row) -> RunSummary:
         ended_at=row[6],
         owner=None if row[7] is None else EngineId(row[7]),
         reason=row[8],
+        wake_at=row[9],
     )
 
 

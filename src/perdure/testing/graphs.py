@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from perdure.dispatch.context import Context, SyncContext
+from perdure.engine.run import Run
 from perdure.errors import StoreError
 from perdure.graph.declare import Backoff, Workflow, node, workflow
 from perdure.graph.trace import first, stage, unless, when
@@ -34,6 +35,8 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes whose bodies have certainly run at the end. None: all of them."""
     possible: frozenset[str] = frozenset()
     """Nodes whose bodies may have run, or not."""
+    person: Callable[[Run[Any]], Awaitable[None]] | None = None
+    """What somebody does about the run again and again while it lives, each thing under an id, so that it counts once."""
 
     @property
     def name(self) -> str:

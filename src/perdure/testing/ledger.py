@@ -103,14 +103,19 @@ def check_effects(
     of_items = [done for done in effects if done.item is not None]
     yield from _repeated_items(of_items, log)
     effects = [done for done in effects if done.item is None]
+    begun = Counter(
+        (entry.event.node_id, entry.event.attempt)
+        for entry in log
+        if isinstance(entry.event, e.NodeStarted | e.NodeResumed)
+    )
     for done, count in Counter(effects).items():
-        if count > 1:
+        if count > max(1, begun[done.node_id, done.attempt]):
             yield f"attempt {done.attempt} of {done.node_id!r} ran {count} times"
     for node_id in {done.node_id for done in effects}:
-        yield from _repeated_parts(node_id, [done for done in effects if done.node_id == node_id])
-    started = {(entry.event.node_id, entry.event.attempt) for entry in log if isinstance(entry.event, e.NodeStarted)}
+        times = sum(count for (begun_id, _), count in begun.items() if begun_id == node_id)
+        yield from _repeated_parts(node_id, [done for done in effects if done.node_id == node_id], times)
     for done in effects:
-        if (done.node_id, done.attempt) not in started:
+        if (done.node_id, done.attempt) not in begun:
             yield f"attempt {done.attempt} of {done.node_id!r} had an effect, and the log does not know that it started"
 
 
@@ -130,7 +135,8 @@ def _shared_keys(effects: Sequence[Effect]) -> Iterator[str]:
 
 def _repeated_items(effects: Sequence[Effect], log: Sequence[e.Recorded]) -> Iterator[str]:
     """An item is tried once, once more for each of its failures, and at most once more for each time its node was lost."""
-    started = Counter(entry.event.node_id for entry in log if isinstance(entry.event, e.NodeStarted))
+    begun = (entry.event for entry in log if isinstance(entry.event, e.NodeStarted | e.NodeResumed))
+    started = Counter(event.node_id for event in begun)
     failed = Counter(
         (entry.event.node_id, entry.event.position) for entry in log if isinstance(entry.event, e.ItemFailed)
     )
@@ -140,9 +146,8 @@ def _repeated_items(effects: Sequence[Effect], log: Sequence[e.Recorded]) -> Ite
             yield f"item {item} of {node_id!r} ran {count} times, its node {started[node_id]} times"
 
 
-def _repeated_parts(node_id: NodeId, effects: Sequence[Effect]) -> Iterator[str]:
-    """A body that records each part when it is done repeats at most the one in which an earlier attempt has ended."""
-    attempts = len({done.attempt for done in effects})
+def _repeated_parts(node_id: NodeId, effects: Sequence[Effect], attempts: int) -> Iterator[str]:
+    """A body that records each part when it is done repeats at most the one in which it has ended an earlier time."""
     parts = Counter(done.part for done in effects if done.part)
     repeated = parts.total() - len(parts)
     if repeated > attempts - 1:

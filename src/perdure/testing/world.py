@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from contextvars import Context, copy_context
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,10 @@ from perdure.dispatch.base import Dispatch
 from perdure.engine.engine import Engine
 from perdure.engine.inspect import verify_run
 from perdure.engine.settings import EngineSettings
-from perdure.errors import RunNotFound
+from perdure.errors import RunNotFound, StoreError
 from perdure.ids import Chance, EngineId, NodeId, RunId, new_id
 from perdure.journal.events import Encoded
-from perdure.journal.states import NodeStatus, RunState, RunStatus
+from perdure.journal.states import TERMINAL, NodeStatus, RunState, RunStatus
 from perdure.store.base import LeaseLost, Store
 from perdure.testing.crashes import CrashingStore, CrashPlan, RollBack
 from perdure.testing.dispatch import InlineDispatch
@@ -41,6 +41,9 @@ from perdure.testing.process import Dead, Host, Process
 
 PATIENCE_SECONDS = 3_600.0
 """How long a story may take, by the loop's time. One that takes longer will never end."""
+
+PERSON_SECONDS = 0.7
+"""How often a person looks after a run."""
 
 SETTINGS = EngineSettings(heartbeat_in_thread=False, inline_max_bytes=1_024)
 
@@ -281,7 +284,14 @@ async def drive(engine: Engine, reference: Reference, run_id: RunId) -> RunState
         run = await engine.get(run_id)
     except RunNotFound:
         run = await engine.start(reference.workflow, run_id=run_id, inputs=reference.inputs)
-    return await run.wait()
+    if reference.person is None:
+        return await run.wait()
+    while True:
+        with suppress(StoreError):
+            await reference.person(run)
+        if (state := await run.state()).status in TERMINAL:
+            return state
+        await asyncio.sleep(PERSON_SECONDS)
 
 
 def _outcome_of(run: RunState) -> Outcome:

@@ -46,6 +46,14 @@ def node_events(attempt: int) -> dict[type[e.Event], list[e.NodeEvent]]:
         e.OutboxEnqueued: [e.OutboxEnqueued(node_id=NODE, attempt=attempt, ranges=((0, 1),), digest="d")],
         e.OutboxClosed: [e.OutboxClosed(node_id=NODE, attempt=attempt, entries=0)],
         e.ItemFailed: [e.ItemFailed(node_id=NODE, attempt=attempt, position=0, item_attempt=1, error=ERROR)],
+        e.InteractionRequested: [
+            e.InteractionRequested(node_id=NODE, attempt=attempt, name="ask", interaction_id="r/n/1", prompt="?")
+        ],
+        e.TimerSet: [e.TimerSet(node_id=NODE, attempt=attempt, name="sleep", timer_id="r/n/1", due=1)],
+        e.SignalAwaited: [e.SignalAwaited(node_id=NODE, attempt=attempt, name="signal s", wait_id="r/n/1", signal="s")],
+        e.InteractionResponded: [e.InteractionResponded(node_id=NODE, interaction_id="r/n/1")],
+        e.TimerFired: [e.TimerFired(node_id=NODE, timer_id="r/n/1")],
+        e.SignalTaken: [e.SignalTaken(node_id=NODE, wait_id="r/n/1")],
         e.NodeSuspended: [e.NodeSuspended(node_id=NODE, attempt=attempt, reason="r")],
         e.NodeResumed: [e.NodeResumed(node_id=NODE, attempt=attempt)],
         e.NodeCompleted: [e.NodeCompleted(node_id=NODE, attempt=attempt)],

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.store import rows
+from perdure.store import rows, waits
 from perdure.store.base import Claim, Release, Transition
 from perdure.store.postgres.texts import needs_care, to_stored
 
@@ -20,7 +20,12 @@ _NO_ROWS = "[]"
 def is_step(transition: Transition) -> bool:
     """Whether `step_run` can write the transition, or `step_items` if it adds to streams."""
     return transition.only_steps and not (
-        transition.steps or transition.blobs or transition.commands or transition.drops
+        transition.steps
+        or transition.blobs
+        or transition.commands
+        or transition.drops
+        or transition.waits
+        or transition.signals
     )
 
 
@@ -56,6 +61,8 @@ def group_values(project_id: str, transitions: Sequence[Transition]) -> tuple[An
     drops: Rows = []
     items: Rows = []
     branches: Rows = []
+    awaited: Rows = []
+    signals: Rows = []
     for transition in transitions:
         run_id = transition.run_id
         key = (run_id,)
@@ -72,7 +79,9 @@ def group_values(project_id: str, transitions: Sequence[Transition]) -> tuple[An
             drops += rows.drop_rows(key, transition)
         items += rows.item_rows(key, transition.items)
         branches += [(run_id, *rows.branch_row(branch)) for branch in transition.branches]
-    tables = (moves, births, events, nodes, steps, blobs, commands, drops, items, branches)
+        awaited += [(run_id, *waits.wait_row(wait)) for wait in transition.waits]
+        signals += [(run_id, *waits.signal_row(signal)) for signal in transition.signals]
+    tables = (moves, births, events, nodes, steps, blobs, commands, drops, items, branches, awaited, signals)
     return (project_id, *map(encode_rows, tables))
 
 

@@ -63,8 +63,8 @@ SELECT run_id FROM moved;
 
 -- name: commit_group
 -- The commit of any group, in one statement. `$2` runs that go on, `$3` runs that begin, then rows with their run's id in front:
--- `$4` events, `$5` nodes, `$6` steps, `$7` blobs, `$8` commands, `$9` drops, `$10` items, `$11` branches. What it returns are
--- the runs that were written; nothing is written for the others.
+-- `$4` events, `$5` nodes, `$6` steps, `$7` blobs, `$8` commands, `$9` drops, `$10` items, `$11` branches, `$12` waits, `$13`
+-- signals. What it returns are the runs that were written; nothing is written for the others.
 --   locked   fences: epoch and last_seq are still what the engine saw, and of a claim, nobody living owns the run. A row that
 --            somebody else holds is left out, so that one locked run makes no other wait; `look_up` tells which these were. Not
 --            stronger than NO KEY UPDATE: a command may arrive for the run meanwhile.
@@ -80,7 +80,8 @@ WITH moves AS (
     SELECT m->>0 AS run_id, (m->>1)::bigint AS epoch, (m->>2)::bigint AS base_seq, m->>3 AS claimant, m->>4 AS dead,
            (m->>5)::boolean AS releases, (m->>6)::bigint AS next_epoch, m->>7 AS status, (m->>8)::bigint AS branch_id,
            (m->>9)::bigint AS last_seq, m->>10 AS outputs, m->>11 AS error, m->>12 AS failed_node, m->>13 AS reason,
-           (m->>14)::bigint AS recoveries, (m->>15)::bigint AS started_at, (m->>16)::bigint AS ended_at
+           (m->>14)::bigint AS recoveries, (m->>15)::bigint AS wake_at, (m->>16)::bigint AS started_at,
+           (m->>17)::bigint AS ended_at
       FROM jsonb_array_elements($2::jsonb) AS m
      WHERE jsonb_typeof(m) = 'array'
 ), locked AS (
@@ -96,16 +97,18 @@ WITH moves AS (
        SET last_seq = locked.last_seq, version = r.version + 1, lease_epoch = locked.next_epoch,
            owner = CASE WHEN locked.releases THEN NULL ELSE coalesce(locked.claimant, r.owner) END, status = locked.status,
            branch_id = locked.branch_id, outputs = locked.outputs, error = locked.error, failed_node = locked.failed_node,
-           reason = locked.reason, recoveries = locked.recoveries, started_at = locked.started_at, ended_at = locked.ended_at
+           reason = locked.reason, recoveries = locked.recoveries, wake_at = locked.wake_at, started_at = locked.started_at,
+           ended_at = locked.ended_at
       FROM locked
      WHERE r.project_id = $1 AND r.run_id = locked.run_id AND r.lease_epoch = locked.epoch AND r.last_seq = locked.base_seq
     RETURNING r.run_id
 ), created AS (
     INSERT INTO run_state (project_id, run_id, owner, lease_epoch, version, workflow, workflow_version, graph_hash, status,
                            branch_id, last_seq, inputs, settings, source, outputs, error, failed_node, reason, recoveries,
-                           created_at, started_at, ended_at)
+                           wake_at, created_at, started_at, ended_at)
     SELECT $1, c->>0, c->>1, (c->>2)::bigint, 1, c->>3, (c->>4)::bigint, c->>5, c->>6, (c->>7)::bigint, (c->>8)::bigint, c->>9,
-           c->>10, c->>11, c->>12, c->>13, c->>14, c->>15, (c->>16)::bigint, (c->>17)::bigint, (c->>18)::bigint, (c->>19)::bigint
+           c->>10, c->>11, c->>12, c->>13, c->>14, c->>15, (c->>16)::bigint, (c->>17)::bigint, (c->>18)::bigint, (c->>19)::bigint,
+           (c->>20)::bigint
       FROM jsonb_array_elements($3::jsonb) AS c
      WHERE (SELECT count(*) FROM locked) >= 0
      ORDER BY (c->>0) COLLATE "C"
@@ -173,6 +176,23 @@ WITH moves AS (
     SELECT $1, i->>0, (i->>1)::bigint, i->>2, (i->>3)::bigint, (i->>4)::bigint, (i->>5)::bigint, (i->>6)::bigint, i->>7
       FROM jsonb_array_elements($10::jsonb) AS i
      WHERE (i->>0 IN (SELECT run_id FROM written)) IS TRUE
+), awaited AS (
+    INSERT INTO run_waits (project_id, run_id, branch_id, wait_id, node_id, kind, name, occurrence, status, question, signal,
+                           signal_id, due, result, responded_by, opened_at, settled_at, last_seq)
+    SELECT $1, w->>0, (w->>1)::bigint, w->>2, w->>3, w->>4, w->>5, (w->>6)::bigint, w->>7, w->>8, w->>9, w->>10, (w->>11)::bigint,
+           w->>12, w->>13, (w->>14)::bigint, (w->>15)::bigint, (w->>16)::bigint
+      FROM jsonb_array_elements($12::jsonb) AS w
+     WHERE (w->>0 IN (SELECT run_id FROM written)) IS TRUE
+    ON CONFLICT (project_id, run_id, branch_id, wait_id) DO UPDATE SET
+        node_id = excluded.node_id, kind = excluded.kind, name = excluded.name, occurrence = excluded.occurrence,
+        status = excluded.status, question = excluded.question, signal = excluded.signal, signal_id = excluded.signal_id,
+        due = excluded.due, result = excluded.result, responded_by = excluded.responded_by, opened_at = excluded.opened_at,
+        settled_at = excluded.settled_at, last_seq = excluded.last_seq
+), signalled AS (
+    INSERT INTO run_signals (project_id, run_id, signal_id, name, value, received_at, seq)
+    SELECT $1, s->>0, s->>1, s->>2, s->>3, (s->>4)::bigint, (s->>5)::bigint
+      FROM jsonb_array_elements($13::jsonb) AS s
+     WHERE (s->>0 IN (SELECT run_id FROM written)) IS TRUE
 )
 SELECT run_id FROM written;
 
@@ -216,7 +236,7 @@ SELECT workflow, version, graph_hash, graph, source, created_at
 -- name: load_state
 -- The run's own row.
 SELECT project_id, run_id, lease_epoch, workflow, workflow_version, graph_hash, status, branch_id, last_seq, inputs,
-       settings, source, outputs, error, failed_node, reason, recoveries, created_at, started_at, ended_at
+       settings, source, outputs, error, failed_node, reason, recoveries, wake_at, created_at, started_at, ended_at
   FROM run_state WHERE project_id = $1 AND run_id = $2;
 
 -- name: load_run
@@ -224,7 +244,8 @@ SELECT project_id, run_id, lease_epoch, workflow, workflow_version, graph_hash, 
 -- row says what kind it is.
 WITH run AS (SELECT * FROM run_state WHERE project_id = $1 AND run_id = $2)
 SELECT 'run', ROW(project_id, run_id, lease_epoch, workflow, workflow_version, graph_hash, status, branch_id, last_seq, inputs,
-                  settings, source, outputs, error, failed_node, reason, recoveries, created_at, started_at, ended_at, owner)
+                  settings, source, outputs, error, failed_node, reason, recoveries, wake_at, created_at, started_at, ended_at,
+                  owner)
   FROM run
 UNION ALL
 SELECT 'node', ROW(branch_id, node_id, status, attempt, attempt_ended, generation, failures, lost, outputs, error, checkpoint,
@@ -234,6 +255,13 @@ UNION ALL
 SELECT 'step', ROW(branch_id, node_id, name, occurrence, result, seq)
   FROM run_steps WHERE project_id = $1 AND run_id = $2 AND branch_id = (SELECT branch_id FROM run)
 UNION ALL
+SELECT 'wait', ROW(branch_id, wait_id, node_id, kind, name, occurrence, status, question, signal, signal_id, due, result,
+                   responded_by, opened_at, settled_at, last_seq)
+  FROM run_waits WHERE project_id = $1 AND run_id = $2 AND branch_id = (SELECT branch_id FROM run)
+UNION ALL
+SELECT 'signal', ROW(signal_id, name, value, received_at, seq)
+  FROM run_signals WHERE project_id = $1 AND run_id = $2
+UNION ALL
 SELECT 'command', ROW(command_id, run_id, kind, payload, created_at)
   FROM run_commands WHERE project_id = $1 AND run_id = $2 AND taken_seq IS NULL;
 
@@ -241,7 +269,8 @@ SELECT 'command', ROW(command_id, run_id, kind, payload, created_at)
 -- Everything about a run, as load_run does it. Events have their key behind them; steps are those of the run's branch.
 WITH run AS (SELECT * FROM run_state WHERE project_id = $1 AND run_id = $2)
 SELECT 'run', ROW(project_id, run_id, lease_epoch, workflow, workflow_version, graph_hash, status, branch_id, last_seq, inputs,
-                  settings, source, outputs, error, failed_node, reason, recoveries, created_at, started_at, ended_at, owner)
+                  settings, source, outputs, error, failed_node, reason, recoveries, wake_at, created_at, started_at, ended_at,
+                  owner)
   FROM run
 UNION ALL
 SELECT 'node', ROW(branch_id, node_id, status, attempt, attempt_ended, generation, failures, lost, outputs, error, checkpoint,
@@ -250,6 +279,13 @@ SELECT 'node', ROW(branch_id, node_id, status, attempt, attempt_ended, generatio
 UNION ALL
 SELECT 'step', ROW(branch_id, node_id, name, occurrence, result, seq)
   FROM run_steps WHERE project_id = $1 AND run_id = $2 AND branch_id = (SELECT branch_id FROM run)
+UNION ALL
+SELECT 'wait', ROW(branch_id, wait_id, node_id, kind, name, occurrence, status, question, signal, signal_id, due, result,
+                   responded_by, opened_at, settled_at, last_seq)
+  FROM run_waits WHERE project_id = $1 AND run_id = $2
+UNION ALL
+SELECT 'signal', ROW(signal_id, name, value, received_at, seq)
+  FROM run_signals WHERE project_id = $1 AND run_id = $2
 UNION ALL
 SELECT 'command', ROW(command_id, run_id, kind, payload, created_at)
   FROM run_commands WHERE project_id = $1 AND run_id = $2 AND taken_seq IS NULL
@@ -305,7 +341,7 @@ SELECT wanted.digest FROM unnest($1::text[]) AS wanted (digest)
 
 -- name: list_runs
 -- A page of runs, newest first.
-SELECT run_id, workflow, workflow_version, status, created_at, started_at, ended_at, owner, reason
+SELECT run_id, workflow, workflow_version, status, created_at, started_at, ended_at, owner, reason, wake_at
   FROM run_state
  WHERE project_id = $1
    AND ($2::text[] IS NULL OR status = ANY($2))
@@ -377,7 +413,8 @@ WITH candidates AS (
     SELECT r.run_id, r.owner, r.created_at
       FROM run_commands AS c JOIN run_state AS r ON r.project_id = c.project_id AND r.run_id = c.run_id
      WHERE c.project_id = $1 AND c.taken_seq IS NULL AND r.status NOT IN ('completed', 'failed', 'cancelled')
-       AND c.kind NOT IN ('send', 'close') -- items wait until the run moves for another reason
+       -- Items for a run that was told to rest wait until it moves for another reason.
+       AND (c.kind NOT IN ('send', 'close') OR r.status NOT IN ('paused', 'quarantined'))
 )
 SELECT run_id, owner, created_at
   FROM candidates
@@ -385,6 +422,103 @@ SELECT run_id, owner, created_at
         OR NOT EXISTS (SELECT FROM engines AS e WHERE e.engine_id = owner AND e.expires_at > clock_timestamp()))
    AND ($3::bigint IS NULL OR (created_at, run_id) > ($3, $4::text))
  ORDER BY created_at, run_id LIMIT $5;
+
+-- name: find_woken
+-- Runs that rest and are to be woken, each with since when, and when the next one is. `$2` now, `$3` how many of each kind. Runs
+-- with commands are found by leaps from run to run, so that many for one run cost no more than one, and only as far as is asked
+-- for; those whose time has come and the next one by the index that holds no others. All other runs that rest are not read: what is
+-- looked up for each run stands behind OFFSET 0, which is never turned into a join that reads all of them.
+WITH RECURSIVE addressed (run_id) AS (
+    (SELECT run_id FROM run_commands WHERE project_id = $1 AND taken_seq IS NULL ORDER BY run_id LIMIT 1)
+     UNION ALL
+    SELECT following.run_id
+      FROM addressed
+           CROSS JOIN LATERAL (SELECT run_id FROM run_commands
+                                WHERE project_id = $1 AND taken_seq IS NULL AND run_id > addressed.run_id
+                                ORDER BY run_id LIMIT 1) AS following
+), told AS (
+    SELECT r.run_id, (SELECT c.created_at FROM run_commands AS c
+                       WHERE c.project_id = $1 AND c.run_id = r.run_id AND c.taken_seq IS NULL ORDER BY c.created_at LIMIT 1)
+      FROM addressed
+           CROSS JOIN LATERAL (SELECT run_id, owner, status FROM run_state
+                                WHERE project_id = $1 AND run_id = addressed.run_id
+                               OFFSET 0) AS r
+     WHERE r.owner IS NULL
+       AND (r.status IN ('suspended', 'awaiting_input')
+            OR r.status IN ('paused', 'quarantined')
+               AND (SELECT true FROM run_commands AS c
+                     WHERE c.project_id = $1 AND c.run_id = r.run_id AND c.taken_seq IS NULL AND c.kind NOT IN ('send', 'close')
+                     LIMIT 1))
+     LIMIT $3
+), due AS (
+    SELECT run_id, wake_at FROM run_state
+     WHERE project_id = $1 AND wake_at <= $2 AND owner IS NULL AND status IN ('suspended', 'awaiting_input')
+     ORDER BY wake_at, run_id LIMIT $3
+)
+SELECT * FROM told
+ UNION ALL
+SELECT * FROM due
+ UNION ALL
+SELECT NULL, (SELECT wake_at FROM run_state
+               WHERE project_id = $1 AND wake_at > $2 AND owner IS NULL AND status IN ('suspended', 'awaiting_input')
+               ORDER BY wake_at LIMIT 1);
+
+-- name: list_open_waits
+-- A page of what runs wait for, oldest first, by the index of what is open. `$2`, `$3` where the last page ended. The run is
+-- looked up behind OFFSET 0, as in find_woken.
+SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, w.occurrence, w.status, w.question, w.signal,
+       w.signal_id, w.due, w.result, w.responded_by, w.opened_at, w.settled_at, w.last_seq
+  FROM run_waits AS w
+       CROSS JOIN LATERAL (SELECT workflow FROM run_state AS r
+                            WHERE r.project_id = $1 AND r.run_id = w.run_id AND r.branch_id = w.branch_id
+                           OFFSET 0) AS r
+ WHERE w.project_id = $1 AND w.status = 'open' AND (w.opened_at, w.wait_id) > ($2, $3)
+ ORDER BY w.opened_at, w.wait_id LIMIT $4;
+
+-- name: list_open_questions
+-- As list_open_waits, of what people are asked: by an index of its own, because few of a million that wait may be questions.
+SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, w.occurrence, w.status, w.question, w.signal,
+       w.signal_id, w.due, w.result, w.responded_by, w.opened_at, w.settled_at, w.last_seq
+  FROM run_waits AS w
+       CROSS JOIN LATERAL (SELECT workflow FROM run_state AS r
+                            WHERE r.project_id = $1 AND r.run_id = w.run_id AND r.branch_id = w.branch_id
+                           OFFSET 0) AS r
+ WHERE w.project_id = $1 AND w.status = 'open' AND w.kind IN ('ask', 'suspend') AND (w.opened_at, w.wait_id) > ($2, $3)
+ ORDER BY w.opened_at, w.wait_id LIMIT $4;
+
+-- name: list_waits
+-- As list_open_waits, of whatever status (`$4`) and kinds (`$5` whether questions only). It reads all waits there are.
+SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, w.occurrence, w.status, w.question, w.signal,
+       w.signal_id, w.due, w.result, w.responded_by, w.opened_at, w.settled_at, w.last_seq
+  FROM run_waits AS w
+       CROSS JOIN LATERAL (SELECT workflow FROM run_state AS r
+                            WHERE r.project_id = $1 AND r.run_id = w.run_id AND r.branch_id = w.branch_id
+                           OFFSET 0) AS r
+ WHERE w.project_id = $1 AND (w.opened_at, w.wait_id) > ($2, $3) AND ($4::text IS NULL OR w.status = $4)
+   AND (NOT $5::boolean OR w.kind IN ('ask', 'suspend'))
+ ORDER BY w.opened_at, w.wait_id LIMIT $6;
+
+-- name: list_run_waits
+-- As list_waits, of one run (`$6`).
+SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, w.occurrence, w.status, w.question, w.signal,
+       w.signal_id, w.due, w.result, w.responded_by, w.opened_at, w.settled_at, w.last_seq
+  FROM run_state AS r
+       CROSS JOIN LATERAL (SELECT * FROM run_waits
+                            WHERE project_id = $1 AND run_id = r.run_id AND branch_id = r.branch_id
+                           OFFSET 0) AS w
+ WHERE r.project_id = $1 AND r.run_id = $6 AND (w.opened_at, w.wait_id) > ($2, $3) AND ($4::text IS NULL OR w.status = $4)
+   AND (NOT $5::boolean OR w.kind IN ('ask', 'suspend'))
+ ORDER BY w.opened_at, w.wait_id LIMIT $7;
+
+-- name: load_wait
+-- A wait by its id alone.
+SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, w.occurrence, w.status, w.question, w.signal,
+       w.signal_id, w.due, w.result, w.responded_by, w.opened_at, w.settled_at, w.last_seq
+  FROM run_waits AS w
+       CROSS JOIN LATERAL (SELECT workflow FROM run_state AS r
+                            WHERE r.project_id = $1 AND r.run_id = w.run_id AND r.branch_id = w.branch_id
+                           OFFSET 0) AS r
+ WHERE w.project_id = $1 AND w.wait_id = $2;
 
 -- name: append_logs
 -- Best effort.

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import Any
 
 from perdure.ids import EngineId
-from perdure.store import rows
+from perdure.store import rows, waits
 from perdure.store.base import BlobUse, RunDump, StoredRun
 from perdure.store.postgres.session import Rows
 
@@ -33,6 +33,7 @@ def dump_of(found: Rows) -> RunDump | None:
         version=next((rows.version_of(row) for row in kinds["version"]), None),
         blobs=tuple(BlobUse(digest=digest, size=size) for digest, size in sorted(kinds["blob"])),
         items=tuple(rows.item_of(row) for row in sorted(kinds["item"], key=_place_of_item)),
+        all_waits=tuple(waits.wait_of(row) for row in sorted(kinds["wait"], key=_place_of_wait)),
     )
 
 
@@ -45,13 +46,16 @@ def _by_kind(found: Rows) -> Kinds:
 
 def _stored_run(kinds: Kinds) -> StoredRun:
     row = kinds["run"][0]
-    run, owner = rows.run_of(row), row[20]
+    run, owner = rows.run_of(row), row[21]
+    of_branch = (wait for wait in kinds["wait"] if wait[0] == run.branch_id)
     nodes = sorted((node for node in kinds["node"] if node[0] == run.branch_id), key=_place_of_node)
     return StoredRun(
         run=run,
         owner=None if owner is None else EngineId(owner),
         nodes=tuple(rows.node_of_row(node) for node in nodes),
         steps=tuple(rows.step_of(step) for step in sorted(kinds["step"], key=_place_of_step)),
+        waits=tuple(waits.wait_of(wait) for wait in sorted(of_branch, key=_place_of_wait)),
+        signals=tuple(waits.signal_of(signal) for signal in sorted(kinds["signal"], key=_place_of_signal)),
         commands=tuple(rows.command_of(command) for command in sorted(kinds["command"], key=_age_of_command)),
     )
 
@@ -66,6 +70,14 @@ def _place_of_step(row: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _place_of_item(row: tuple[Any, ...]) -> tuple[Any, ...]:
     return row[:3]
+
+
+def _place_of_wait(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (row[15], row[0], row[1])
+
+
+def _place_of_signal(row: tuple[Any, ...]) -> Any:
+    return row[4]
 
 
 def _age_of_command(row: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -16,8 +16,8 @@ from perdure.clock import Clock, SystemClock
 from perdure.errors import RunNotFound, StoreError
 from perdure.ids import DEFAULT_PROJECT, BranchId, EngineId, NodeId, RunId, Seq, is_text
 from perdure.journal.events import Recorded
-from perdure.journal.states import RunState
-from perdure.store import rows
+from perdure.journal.states import RunState, WaitStatus
+from perdure.store import rows, waits
 from perdure.store.base import (
     Busy,
     Claim,
@@ -27,6 +27,7 @@ from perdure.store.base import (
     ItemRange,
     ItemRow,
     LogLine,
+    OpenWait,
     Outcome,
     Release,
     RunDump,
@@ -34,6 +35,7 @@ from perdure.store.base import (
     RunSummary,
     StoredRun,
     Transition,
+    Wakings,
     WorkflowVersion,
 )
 from perdure.store.postgres.address import Address, parse_url
@@ -261,6 +263,29 @@ class PostgresStore:
     ) -> Sequence[Claimable]:
         found = await self._rows("find_claimable", list(dead), *(after or (None, None)), limit)
         return [Claimable(run_id=RunId(row[0]), owner=row[1], created_at=row[2]) for row in found]
+
+    async def find_woken(self, *, now: int, limit: int) -> Wakings:
+        return waits.wakings_of(await self._rows("find_woken", now, limit), limit=limit)
+
+    # Waits
+
+    async def list_waits(
+        self,
+        *,
+        run_id: RunId | None = None,
+        status: WaitStatus | None = WaitStatus.OPEN,
+        questions_only: bool = False,
+        after: tuple[int, str] | None = None,
+        limit: int,
+    ) -> Sequence[OpenWait]:
+        name, values = waits.listing(
+            run_id=run_id, status=status, questions_only=questions_only, after=after, limit=limit
+        )
+        return [waits.open_wait_of(row) for row in await self._rows(name, *values)]
+
+    async def load_wait(self, wait_id: str) -> OpenWait | None:
+        found = await self._rows("load_wait", wait_id)
+        return waits.open_wait_of(found[0]) if found else None
 
     # Logs
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from perdure.store import rows
+from perdure.store import rows, waits
 from perdure.store.base import Claim, Release, Transition
 
 Binding = tuple[Any, ...]
@@ -52,6 +52,12 @@ def row_writes(project: str, transitions: Sequence[Transition]) -> Iterator[tupl
             drops += rows.drop_rows(key, transition)
         if transition.items:
             items += rows.item_rows(key, transition.items)
+        if transition.waits:
+            others.setdefault("put_waits", []).extend((*key, *waits.wait_row(wait)) for wait in transition.waits)
+        if transition.signals:
+            others.setdefault("put_signals", []).extend(
+                (*key, *waits.signal_row(signal)) for signal in transition.signals
+            )
         if transition.blobs:
             others.setdefault("use_blobs", []).extend((*key, blob.digest, blob.size) for blob in transition.blobs)
         if transition.commands:

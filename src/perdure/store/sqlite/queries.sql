@@ -2,8 +2,8 @@
 -- The first transition of a run; a run id that is there already changes nothing.
 INSERT INTO run_state (project_id, run_id, owner, lease_epoch, version, workflow, workflow_version, graph_hash, status,
                        branch_id, last_seq, inputs, settings, source, outputs, error, failed_node, reason, recoveries,
-                       created_at, started_at, ended_at)
-VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                       wake_at, created_at, started_at, ended_at)
+VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (project_id, run_id) DO NOTHING
 RETURNING run_id;
 
@@ -20,7 +20,8 @@ INSERT INTO run_branches (project_id, run_id, branch_id, parent_id, cut_seq, dro
 -- Fence, lock and number at once: only where epoch and last_seq are still what the engine saw.
 UPDATE run_state
    SET last_seq = ?, version = version + 1, lease_epoch = ?, owner = CASE WHEN ? THEN NULL ELSE owner END, status = ?,
-       branch_id = ?, outputs = ?, error = ?, failed_node = ?, reason = ?, recoveries = ?, started_at = ?, ended_at = ?
+       branch_id = ?, outputs = ?, error = ?, failed_node = ?, reason = ?, recoveries = ?, wake_at = ?, started_at = ?,
+       ended_at = ?
  WHERE project_id = ? AND run_id = ? AND lease_epoch = ? AND last_seq = ?
 RETURNING run_id;
 
@@ -34,7 +35,8 @@ RETURNING run_id;
 -- As advance_run, and only where nobody living owns the run: the row count decides.
 UPDATE run_state
    SET last_seq = ?, version = version + 1, lease_epoch = ?, owner = ?, status = ?,
-       branch_id = ?, outputs = ?, error = ?, failed_node = ?, reason = ?, recoveries = ?, started_at = ?, ended_at = ?
+       branch_id = ?, outputs = ?, error = ?, failed_node = ?, reason = ?, recoveries = ?, wake_at = ?, started_at = ?,
+       ended_at = ?
  WHERE project_id = ? AND run_id = ? AND lease_epoch = ? AND last_seq = ?
    AND (owner IS NULL OR owner = ?
         OR NOT EXISTS (SELECT 1 FROM engines AS e WHERE e.engine_id = owner AND e.boot_id = ? AND e.expires_at > ?))
@@ -71,6 +73,21 @@ DELETE FROM run_inbox_messages WHERE project_id = ? AND run_id = ? AND branch_id
 INSERT INTO run_inbox_messages (project_id, run_id, branch_id, node_id, position, count, is_plain, seq, items)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 
+-- name: put_waits
+-- What nodes wait for, as it stands after the transition.
+INSERT INTO run_waits (project_id, run_id, branch_id, wait_id, node_id, kind, name, occurrence, status, question, signal,
+                       signal_id, due, result, responded_by, opened_at, settled_at, last_seq)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (project_id, run_id, branch_id, wait_id) DO UPDATE SET
+    node_id = excluded.node_id, kind = excluded.kind, name = excluded.name, occurrence = excluded.occurrence,
+    status = excluded.status, question = excluded.question, signal = excluded.signal, signal_id = excluded.signal_id,
+    due = excluded.due, result = excluded.result, responded_by = excluded.responded_by, opened_at = excluded.opened_at,
+    settled_at = excluded.settled_at, last_seq = excluded.last_seq;
+
+-- name: put_signals
+-- Signals that have come. Each comes once.
+INSERT INTO run_signals (project_id, run_id, signal_id, name, value, received_at, seq) VALUES (?, ?, ?, ?, ?, ?, ?);
+
 -- name: use_blobs
 -- References, written with the events that hold them.
 INSERT INTO blobs (project_id, run_id, digest, size) VALUES (?, ?, ?, ?)
@@ -103,7 +120,7 @@ SELECT workflow, version, graph_hash, graph, source, created_at
 -- name: load_run
 -- The run's own row.
 SELECT project_id, run_id, lease_epoch, workflow, workflow_version, graph_hash, status, branch_id, last_seq, inputs, settings,
-       source, outputs, error, failed_node, reason, recoveries, created_at, started_at, ended_at, owner
+       source, outputs, error, failed_node, reason, recoveries, wake_at, created_at, started_at, ended_at, owner
   FROM run_state WHERE project_id = ? AND run_id = ?;
 
 -- name: load_nodes
@@ -116,6 +133,17 @@ SELECT branch_id, node_id, status, attempt, attempt_ended, generation, failures,
 -- The memoised steps of a branch.
 SELECT branch_id, node_id, name, occurrence, result, seq
   FROM run_steps WHERE project_id = ? AND run_id = ? AND branch_id = ?;
+
+-- name: load_waits
+-- What the nodes of every branch, or of one, wait for or have waited for.
+SELECT branch_id, wait_id, node_id, kind, name, occurrence, status, question, signal, signal_id, due, result, responded_by,
+       opened_at, settled_at, last_seq
+  FROM run_waits WHERE project_id = ?1 AND run_id = ?2 AND (?3 IS NULL OR branch_id = ?3)
+ ORDER BY last_seq, branch_id, wait_id;
+
+-- name: load_signals
+-- What has come for a run.
+SELECT signal_id, name, value, received_at, seq FROM run_signals WHERE project_id = ? AND run_id = ? ORDER BY seq;
 
 -- name: load_commands
 -- What waits for the run's owner.
@@ -169,7 +197,7 @@ SELECT value FROM json_each(?1) AS wanted
 
 -- name: list_runs
 -- A page of runs, newest first. Statuses come as a JSON list.
-SELECT run_id, workflow, workflow_version, status, created_at, started_at, ended_at, owner, reason
+SELECT run_id, workflow, workflow_version, status, created_at, started_at, ended_at, owner, reason, wake_at
   FROM run_state
  WHERE project_id = ?1
    AND (?2 IS NULL OR status IN (SELECT value FROM json_each(?2)))
@@ -226,16 +254,18 @@ SELECT engine_id, name, host, pid, process_start, boot_id = ?1 AND expires_at > 
 
 -- name: find_claimable
 -- Runs that should move, or were asked something, and have no living owner. Oldest first, in pages that rows which cannot be
--- claimed do not hold up. `?1` project, `?2` boot id, `?3` now, `?4` owners known to be gone (JSON), `?5`, `?6` last page.
+-- claimed do not hold up. `?1` project, `?2` boot id, `?3` now, `?4` owners known to be gone (JSON), `?5`, `?6` last page. Left to
+-- itself, SQLite takes the index that spares it sorting a few runs that move, and reads all that rest.
 WITH candidates AS (
     SELECT run_id, owner, created_at
-      FROM run_state
+      FROM run_state INDEXED BY run_state_moving
      WHERE project_id = ?1 AND status IN ('created', 'running', 'pausing', 'recovering', 'failing', 'cancelling')
      UNION
     SELECT r.run_id, r.owner, r.created_at
       FROM run_commands AS c JOIN run_state AS r ON r.project_id = c.project_id AND r.run_id = c.run_id
      WHERE c.project_id = ?1 AND c.taken_seq IS NULL AND r.status NOT IN ('completed', 'failed', 'cancelled')
-       AND c.kind NOT IN ('send', 'close') -- items wait until the run moves for another reason
+       -- Items for a run that was told to rest wait until it moves for another reason.
+       AND (c.kind NOT IN ('send', 'close') OR r.status NOT IN ('paused', 'quarantined'))
 )
 SELECT run_id, owner, created_at
   FROM candidates
@@ -243,6 +273,86 @@ SELECT run_id, owner, created_at
         OR NOT EXISTS (SELECT 1 FROM engines AS e WHERE e.engine_id = owner AND e.boot_id = ?2 AND e.expires_at > ?3))
    AND (?5 IS NULL OR (created_at, run_id) > (?5, ?6))
  ORDER BY created_at, run_id LIMIT ?7;
+
+-- name: find_woken
+-- Runs that rest and are to be woken, each with since when, and when the next one is. `?1` project, `?2` now, `?3` how many of
+-- each kind. Runs with commands are found by leaps from run to run, so that many for one run cost no more than one, and only as
+-- far as is asked for; those whose time has come and the next one by the index that holds no others. All other runs that rest
+-- are not read.
+WITH RECURSIVE addressed (run_id) AS (
+    SELECT min(run_id) FROM run_commands WHERE project_id = ?1 AND taken_seq IS NULL
+     UNION ALL
+    SELECT (SELECT min(c.run_id) FROM run_commands AS c
+             WHERE c.project_id = ?1 AND c.taken_seq IS NULL AND c.run_id > addressed.run_id)
+      FROM addressed WHERE addressed.run_id IS NOT NULL
+), told AS (
+    SELECT r.run_id, (SELECT min(c.created_at) FROM run_commands AS c
+                       WHERE c.project_id = ?1 AND c.run_id = r.run_id AND c.taken_seq IS NULL)
+      FROM addressed CROSS JOIN run_state AS r ON r.project_id = ?1 AND r.run_id = addressed.run_id
+     WHERE r.owner IS NULL
+       AND (r.status IN ('suspended', 'awaiting_input')
+            OR r.status IN ('paused', 'quarantined')
+               AND EXISTS (SELECT 1 FROM run_commands AS c
+                            WHERE c.project_id = ?1 AND c.run_id = r.run_id AND c.taken_seq IS NULL
+                              AND c.kind NOT IN ('send', 'close')))
+     LIMIT ?3
+), due AS (
+    SELECT run_id, wake_at FROM run_state
+     WHERE project_id = ?1 AND wake_at <= ?2 AND owner IS NULL AND status IN ('suspended', 'awaiting_input')
+     ORDER BY wake_at, run_id LIMIT ?3
+)
+SELECT * FROM told
+ UNION ALL
+SELECT * FROM due
+ UNION ALL
+SELECT NULL, (SELECT min(wake_at) FROM run_state
+               WHERE project_id = ?1 AND wake_at > ?2 AND owner IS NULL AND status IN ('suspended', 'awaiting_input'));
+
+-- name: list_open_waits
+-- A page of what runs wait for, oldest first, by the index of what is open. `?2`, `?3` where the last page ended.
+SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, w.occurrence, w.status, w.question, w.signal,
+       w.signal_id, w.due, w.result, w.responded_by, w.opened_at, w.settled_at, w.last_seq
+  FROM run_waits AS w CROSS JOIN run_state AS r
+    ON r.project_id = w.project_id AND r.run_id = w.run_id AND r.branch_id = w.branch_id
+ WHERE w.project_id = ?1 AND w.status = 'open' AND (w.opened_at, w.wait_id) > (?2, ?3)
+ ORDER BY w.opened_at, w.wait_id LIMIT ?4;
+
+-- name: list_open_questions
+-- As list_open_waits, of what people are asked: by an index of its own, because few of a million that wait may be questions.
+SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, w.occurrence, w.status, w.question, w.signal,
+       w.signal_id, w.due, w.result, w.responded_by, w.opened_at, w.settled_at, w.last_seq
+  FROM run_waits AS w CROSS JOIN run_state AS r
+    ON r.project_id = w.project_id AND r.run_id = w.run_id AND r.branch_id = w.branch_id
+ WHERE w.project_id = ?1 AND w.status = 'open' AND w.kind IN ('ask', 'suspend') AND (w.opened_at, w.wait_id) > (?2, ?3)
+ ORDER BY w.opened_at, w.wait_id LIMIT ?4;
+
+-- name: list_waits
+-- As list_open_waits, of whatever status (`?4`) and kinds (`?5` whether questions only). It reads all waits there are.
+SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, w.occurrence, w.status, w.question, w.signal,
+       w.signal_id, w.due, w.result, w.responded_by, w.opened_at, w.settled_at, w.last_seq
+  FROM run_waits AS w CROSS JOIN run_state AS r
+    ON r.project_id = w.project_id AND r.run_id = w.run_id AND r.branch_id = w.branch_id
+ WHERE w.project_id = ?1 AND (w.opened_at, w.wait_id) > (?2, ?3) AND (?4 IS NULL OR w.status = ?4)
+   AND (NOT ?5 OR w.kind IN ('ask', 'suspend'))
+ ORDER BY w.opened_at, w.wait_id LIMIT ?6;
+
+-- name: list_run_waits
+-- As list_waits, of one run (`?6`).
+SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, w.occurrence, w.status, w.question, w.signal,
+       w.signal_id, w.due, w.result, w.responded_by, w.opened_at, w.settled_at, w.last_seq
+  FROM run_state AS r CROSS JOIN run_waits AS w
+    ON w.project_id = r.project_id AND w.run_id = r.run_id AND w.branch_id = r.branch_id
+ WHERE r.project_id = ?1 AND r.run_id = ?6 AND (w.opened_at, w.wait_id) > (?2, ?3) AND (?4 IS NULL OR w.status = ?4)
+   AND (NOT ?5 OR w.kind IN ('ask', 'suspend'))
+ ORDER BY w.opened_at, w.wait_id LIMIT ?7;
+
+-- name: load_wait
+-- A wait by its id alone.
+SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, w.occurrence, w.status, w.question, w.signal,
+       w.signal_id, w.due, w.result, w.responded_by, w.opened_at, w.settled_at, w.last_seq
+  FROM run_waits AS w CROSS JOIN run_state AS r
+    ON r.project_id = w.project_id AND r.run_id = w.run_id AND r.branch_id = w.branch_id
+ WHERE w.project_id = ? AND w.wait_id = ?;
 
 -- name: append_logs
 -- Best effort.

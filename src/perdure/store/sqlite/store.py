@@ -24,8 +24,8 @@ from perdure.clock import Clock, SystemClock
 from perdure.errors import RunNotFound, StoreDamaged, StoreError, StoreLocked, StoreReadOnly, StoreUnavailable
 from perdure.ids import DEFAULT_PROJECT, BranchId, EngineId, NodeId, RunId, Seq, is_text
 from perdure.journal.events import Recorded
-from perdure.journal.states import RunState
-from perdure.store import rows
+from perdure.journal.states import RunState, WaitStatus
+from perdure.store import rows, waits
 from perdure.store.base import (
     BlobUse,
     Claimable,
@@ -37,6 +37,7 @@ from perdure.store.base import (
     Keep,
     LeaseLost,
     LogLine,
+    OpenWait,
     Outcome,
     Rejected,
     RunDump,
@@ -45,6 +46,7 @@ from perdure.store.base import (
     RunSummary,
     StoredRun,
     Transition,
+    Wakings,
     WorkflowVersion,
 )
 from perdure.store.migrate import plan, read_migrations
@@ -63,6 +65,7 @@ from perdure.store.sqlite.connection import (
     translated,
 )
 from perdure.store.sqlite.frozen import FrozenFile
+from perdure.store.sqlite.pace import Pace
 
 T = TypeVar("T")
 
@@ -101,7 +104,7 @@ class SqliteStore:
         self._boot_id = boot_id()
         self._sql = load_queries(_PACKAGE)
         self._threads = None if inline else ThreadPoolExecutor(max_workers=1, thread_name_prefix="perdure-sqlite")
-        self._pace = _Pace()
+        self._pace = Pace()
         self._writer: apsw.Connection
         self._reader: apsw.Connection
         self._connections: list[apsw.Connection] = []
@@ -273,9 +276,11 @@ class SqliteStore:
         run = rows.run_of(row)
         return StoredRun(
             run=run,
-            owner=row[20],
+            owner=row[21],
             nodes=tuple(rows.node_of_row(node) for node in self._select("load_nodes", (*key, run.branch_id))),
             steps=tuple(rows.step_of(step) for step in self._select("load_steps", (*key, run.branch_id))),
+            waits=tuple(waits.wait_of(wait) for wait in self._select("load_waits", (*key, run.branch_id))),
+            signals=tuple(waits.signal_of(signal) for signal in self._select("load_signals", key)),
             commands=tuple(rows.command_of(command) for command in self._select("load_commands", key)),
         )
 
@@ -292,6 +297,7 @@ class SqliteStore:
             version=rows.version_of(version[0]) if version else None,
             blobs=tuple(BlobUse(digest=row[0], size=row[1]) for row in self._select("load_blob_uses", key)),
             items=tuple(rows.item_of(row) for row in self._select("dump_items", key)),
+            all_waits=tuple(waits.wait_of(row) for row in self._select("load_waits", (*key, None))),
         )
 
     async def used_blobs(self, digests: Sequence[str]) -> set[str]:
@@ -363,6 +369,29 @@ class SqliteStore:
         page = (self._project, self._boot_id, now, rows.to_json(list(dead)), *(after or (None, None)), limit)
         found = await self._rows("find_claimable", page)
         return [Claimable(run_id=RunId(row[0]), owner=row[1], created_at=row[2]) for row in found]
+
+    async def find_woken(self, *, now: int, limit: int) -> Wakings:
+        return waits.wakings_of(await self._rows("find_woken", (self._project, now, limit)), limit=limit)
+
+    # Waits
+
+    async def list_waits(
+        self,
+        *,
+        run_id: RunId | None = None,
+        status: WaitStatus | None = WaitStatus.OPEN,
+        questions_only: bool = False,
+        after: tuple[int, str] | None = None,
+        limit: int,
+    ) -> Sequence[OpenWait]:
+        name, values = waits.listing(
+            run_id=run_id, status=status, questions_only=questions_only, after=after, limit=limit
+        )
+        return [waits.open_wait_of(row) for row in await self._rows(name, (self._project, *values))]
+
+    async def load_wait(self, wait_id: str) -> OpenWait | None:
+        found = await self._rows("load_wait", (self._project, wait_id))
+        return waits.open_wait_of(found[0]) if found else None
 
     # Logs
 
@@ -560,32 +589,6 @@ class SqliteStore:
         if self._threads is None:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-
-
-class _Pace:
-    """How long commits take here, measured: a fixed part per commit and a part per row."""
-
-    def __init__(self) -> None:
-        self._per_commit = 0.0005
-        self._per_row = 0.00001
-
-    def expected(self, transitions: Sequence[Transition]) -> float:
-        return self._per_commit + self._per_row * _size(transitions)
-
-    def took(self, transitions: Sequence[Transition], seconds: float) -> None:
-        size = _size(transitions)
-        if size <= 10:
-            self._per_commit += (seconds - self._per_commit) * 0.1
-        else:
-            self._per_row += (max(seconds - self._per_commit, 0.0) / size - self._per_row) * 0.1
-
-
-def _size(transitions: Sequence[Transition]) -> int:
-    """Count rows. Those of streams are long, and count by the page."""
-    return sum(
-        1 + len(transition.events) + len(transition.nodes) + sum(1 + len(row.items) // 4096 for row in transition.items)
-        for transition in transitions
-    )
 
 
 def boot_id() -> str:

@@ -1,0 +1,48 @@
+"""The node that asks: it waits between nodes, with nothing of it in memory, and no body runs when the answer comes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from perdure.dispatch.waits import asked
+from perdure.engine.actor import Actor
+from perdure.engine.concluding import conclude_for
+from perdure.graph.model import ASK
+from perdure.graph.plan import NodePlan
+from perdure.journal.events import Encoded
+from perdure.journal.states import WaitStatus
+from perdure.store.base import BlobUse
+
+
+class AskActor(Actor):
+    """Asks, and ends at once; run again when there is an answer, it gives that."""
+
+    has_effects = False
+
+    def prepare(self) -> None:
+        """There is nothing to make ready."""
+
+    async def _attempt(self) -> tuple[dict[str, Encoded], tuple[BlobUse, ...]]:
+        given = await self.patiently(self._gather)
+        show = given.pop("show", None)
+        read = await self.patiently(lambda: self.values.reader(*given.values()))
+        plain: dict[str, Any] = {handle: read(value, Any) for handle, value in given.items()}
+        wanted = asked(
+            plain["prompt"], plain.get("schema"), plain.get("choices"), plain.get("deadline"), plain.get("default")
+        )
+        wait = self._driver.waiting.found_or_opened(self, wanted, show)
+        if wait.status is WaitStatus.OPEN:
+            self.unwinding, self.unwound_from = ("it asks", None), (wait.wait_id,)
+            raise asyncio.CancelledError
+        if wait.result is None:
+            raise TimeoutError(f"nobody has answered {wanted.prompt!r} in time")
+        answer = await self.patiently(lambda: self.values.unpack(wait.result or msgspec.Raw(b"null"), Any))
+        return await conclude_for(answer, self.node_id, self._driver.decider.plan, self.values)
+
+
+def is_ask(plan: NodePlan) -> bool:
+    """Whether a node asks, once."""
+    return plan.node.type == ASK and plan.flow is None

@@ -1,0 +1,58 @@
+"""What the body of one attempt waits for at this moment, and what it has yet to come back to because it waited for it before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+
+from perdure.journal.states import WaitState, WaitStatus
+
+WaitName = tuple[str, int]
+
+
+class Recall:
+    """Belongs to one attempt, from the first time that its body waits."""
+
+    def __init__(self, recorded: Iterable[WaitState], scope_of: Callable[[str], str]) -> None:
+        """`recorded` are the waits of the node from before. What is called for items of a node is told apart by its scope."""
+        self.awaited: dict[str, None] = {}
+        """The ids of what the body waits for at this moment."""
+        self._left: dict[str, dict[WaitName, None]] = {}
+        for wait in recorded:
+            if wait.status is not WaitStatus.WITHDRAWN:
+                self._left.setdefault(scope_of(wait.name), {})[wait.name, wait.occurrence] = None
+        self._came_back = asyncio.Event()
+
+    def __len__(self) -> int:
+        """Return how many calls wait."""
+        return len(self.awaited)
+
+    def came_back(self, scope: str, name: str, occurrence: int) -> None:
+        """Note that the body waits for this, again or for the first time."""
+        left = self._left.get(scope)
+        if left is None:
+            return
+        left.pop((name, occurrence), None)
+        if not left:
+            del self._left[scope]
+            self._came_back.set()
+
+    async def is_complete(self, scope: str) -> None:
+        """Return when the body has come back to everything that it has waited for before."""
+        while scope in self._left:
+            self._came_back.clear()
+            await self._came_back.wait()
+
+    def left(self, scope: str) -> Sequence[str]:
+        """Return the names of what the body has not come back to."""
+        return [name for name, _ in self._left.get(scope, ())]
+
+    @contextmanager
+    def waiting_for(self, wait_id: str) -> Generator[None]:
+        """Note, meanwhile, that the body waits for this."""
+        self.awaited[wait_id] = None
+        try:
+            yield
+        finally:
+            self.awaited.pop(wait_id, None)

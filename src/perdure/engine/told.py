@@ -1,0 +1,284 @@
+"""What can be said to a run, by whomever: it is kept as a command until whoever drives the run takes it up.
+
+Durable when the call returns, and applied once. Whatever is wrong is said at once, and nothing is kept then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import msgspec
+
+from perdure.dispatch.failure import storable
+from perdure.engine.inputs import check_item
+from perdure.engine.interactions import Interaction, checked_answer, interaction_of
+from perdure.engine.resolution import Resolution, done
+from perdure.engine.sending import CLOSE, SEND, Sent
+from perdure.engine.waiting import DEADLINE, Answer, Signal, answer_command
+from perdure.errors import (
+    AnsweredAlready,
+    AnswerRefused,
+    CommandIdTaken,
+    InputClosed,
+    NotInDoubt,
+    RunNotFound,
+    WaitNotFound,
+    WrongInputs,
+)
+from perdure.ids import CommandId, RunId
+from perdure.journal.states import ENDED, TERMINAL, NodeState, NodeStatus, RunState, WaitKind, WaitState, WaitStatus
+from perdure.store.base import Command, StoredRun
+
+if TYPE_CHECKING:
+    from perdure.engine.engine import Engine
+
+MANY_QUESTIONS = 1_000
+"""How many questions of one run are shown at most."""
+
+
+class Told:
+    """The side of a run that listens."""
+
+    def __init__(self, engine: Engine, run_id: RunId) -> None:
+        self._engine = engine
+        self.run_id = run_id
+
+    async def load(self) -> StoredRun:
+        """Return the run as the store holds it at this moment."""
+        stored = await self._engine.store.load_run(self.run_id)
+        if stored is None:
+            raise RunNotFound(self.run_id)
+        return stored
+
+    async def state(self) -> RunState:
+        """Return the run's own state at this moment, without its nodes."""
+        state = await self._engine.store.load_state(self.run_id)
+        if state is None:
+            raise RunNotFound(self.run_id)
+        return state
+
+    async def cancel(self, reason: str = "", *, command_id: str | None = None) -> None:
+        """Ask the run to stop. Durable when this returns; the run is cancelled when its bodies have stopped.
+
+        A run that has ended already stays as it is.
+        """
+        await self._command("cancel", {"reason": storable(reason)}, command_id)
+
+    async def send(self, name: str, item: Any, *, item_id: str | None = None) -> None:
+        """Give an item to an input that is a stream. Durable when this returns; items arrive in the order of sending.
+
+        The same `item_id` twice has no effect. Raises WrongInputs if there is no such input or the item does not fit, and
+        InputClosed if no more items are taken.
+        """
+        await self._require_open(name, item)
+        encoded, blobs = await self._engine.values.pack(item, where=f"an item for input {name!r}")
+        sent = Sent(input=name, item=bytes(encoded).decode(), blobs=blobs)
+        command_id = None if item_id is None else f"{SEND}/{name}/{item_id}"
+        await self._command(SEND, msgspec.to_builtins(sent), command_id)
+
+    async def close(self, name: str) -> None:
+        """Say that no more items come for an input that is a stream. To do it again has no effect."""
+        run = await self.state()
+        known = await self._engine.stream_inputs(run)
+        if name not in known:
+            raise _unknown_stream(run, name, known)
+        await self._command(CLOSE, msgspec.to_builtins(Sent(input=name)), f"{CLOSE}/{name}")
+
+    async def _require_open(self, name: str, item: Any) -> None:
+        stored = await self.load()
+        known = await self._engine.stream_inputs(stored.run)
+        if name not in known:
+            raise _unknown_stream(stored.run, name, known)
+        if (problem := check_item(item, known[name])) is not None:
+            raise WrongInputs(stored.run.workflow, [f"{name!r}: {problem}"])
+        node = next((node for node in stored.nodes if node.node_id == name), None)
+        is_closing = any(command.kind == CLOSE and command.payload.get("input") == name for command in stored.commands)
+        is_given = name in stored.run.inputs
+        is_over = node is not None and (node.status in ENDED or (node.stream is not None and node.stream.is_closed))
+        if stored.run.status in TERMINAL or is_closing or is_given or is_over:
+            raise InputClosed(self.run_id, name)
+
+    async def pause(
+        self, reason: str = "", *, grace: float | timedelta | None = None, command_id: str | None = None
+    ) -> None:
+        """Ask the run to pause: no body begins any more, and those that run may end within the grace period; what they come to
+        counts. With `grace=0` they are stopped at once, and run again when the run is resumed.
+
+        A run that waits or has ended stays as it is, apart from not going on by itself.
+        """
+        seconds = grace.total_seconds() if isinstance(grace, timedelta) else grace
+        if seconds is not None and not 0 <= seconds < float("inf"):
+            raise ValueError(f"a grace period cannot be {grace!r}")
+        await self._command("pause", {"reason": storable(reason), "grace_seconds": seconds}, command_id)
+
+    @overload
+    async def resume(self, *, reason: str = "", command_id: str | None = None) -> None: ...
+
+    @overload
+    async def resume(self, node: str, value: Any = None, *, by: str = "") -> None: ...
+
+    async def resume(
+        self,
+        node: str | None = None,
+        value: Any = None,
+        *,
+        by: str = "",
+        reason: str = "",
+        command_id: str | None = None,
+    ) -> None:
+        """Let a run that rests go on: one that was paused or quarantined, or whose doubt is resolved.
+
+        With a node, let that one go on from `ctx.suspend`, which returns the value. Raises WaitNotFound if it is not suspended
+        so, and AnsweredAlready if it was told before.
+        """
+        if node is None:
+            await self._command("resume", {"reason": storable(reason)}, command_id)
+            return
+        stored = await self.load()
+        suspended = [wait for wait in stored.waits if wait.node_id == node and wait.kind is WaitKind.SUSPEND]
+        if not suspended:
+            there = [wait.node_id for wait in stored.waits if wait.kind is WaitKind.SUSPEND]
+            raise WaitNotFound(self.run_id, node, open_ids=there)
+        await self._settle(stored, suspended[-1], value, by=by, answer_id=command_id)
+
+    # Questions and signals
+
+    async def questions(self) -> Sequence[Interaction]:
+        """Return what the run asks people, and the nodes that wait to be told to go on, oldest first."""
+        await self.state()
+        found = await self._engine.store.list_waits(run_id=self.run_id, questions_only=True, limit=MANY_QUESTIONS)
+        return [await interaction_of(wait, self._engine.values) for wait in found]
+
+    async def answer(self, interaction_id: str, value: Any, *, by: str = "", answer_id: str | None = None) -> None:
+        """Answer a question. The first answer counts; the same `answer_id` again has no effect.
+
+        Raises AnswerRefused if it is not what was asked for, which leaves the question open; AnsweredAlready if there is an
+        answer; WaitNotFound if the run has no such question.
+        """
+        stored = await self.load()
+        wait = await self._question(stored, interaction_id)
+        if wait.kind is WaitKind.SUSPEND:
+            raise AnswerRefused(
+                self.run_id, interaction_id, [f"it is no question: use run.resume({wait.node_id!r}, value)"]
+            )
+        plain, problems = checked_answer(wait, value)
+        if problems:
+            raise AnswerRefused(self.run_id, interaction_id, problems)
+        await self._settle(stored, wait, plain, by=by, answer_id=answer_id)
+
+    async def signal(self, name: str, value: Any = None, *, id: str | None = None) -> None:  # noqa: A002 -- as people say it
+        """Send a signal. A node that waits for one of this name gets it; if none does, it is kept until one does.
+
+        The same `id` twice has no effect.
+        """
+        if not name:
+            raise ValueError("a signal needs a name")
+        encoded, blobs = await self._engine.values.pack(value, where=f"signal {name!r}")
+        signal_id = id or self._engine.chance.new_id()
+        signal = Signal(signal_id=storable(signal_id), name=storable(name), value=bytes(encoded).decode(), blobs=blobs)
+        await self._command("signal", msgspec.to_builtins(signal), f"signal/{signal_id}")
+
+    async def _question(self, stored: StoredRun, wait_id: str) -> WaitState:
+        found = next((wait for wait in stored.waits if wait.wait_id == wait_id), None)
+        if found is None:
+            elsewhere = await self._engine.store.load_wait(wait_id)
+            owner = None if elsewhere is None or elsewhere.run_id == self.run_id else elsewhere.run_id
+            open_ids = [wait.wait_id for wait in stored.waits if wait.status is WaitStatus.OPEN]
+            raise WaitNotFound(self.run_id, wait_id, owner=owner, open_ids=open_ids)
+        return found
+
+    async def _settle(self, stored: StoredRun, wait: WaitState, value: Any, *, by: str, answer_id: str | None) -> None:
+        encoded, blobs = await self._engine.values.pack(value, where=f"the answer to {wait.wait_id!r}")
+        answer = Answer(
+            wait_id=wait.wait_id,
+            value=bytes(encoded).decode(),
+            by=storable(by),
+            answer_id=storable(answer_id or self._engine.chance.new_id()),
+            blobs=blobs,
+        )
+        command = answer_command(self.run_id, answer, at=self._engine.clock.now_micros())
+        is_open = wait.status is WaitStatus.OPEN and stored.run.status not in TERMINAL
+        try:
+            # Also if it looks answered: if it was by the same answer, nothing is wrong.
+            is_there = not await self._engine.store.add_command(command) if is_open or answer_id else False
+        except CommandIdTaken:
+            raise AnsweredAlready(self.run_id, wait.wait_id, _how(stored, wait)) from None
+        if not is_open and not is_there:
+            raise AnsweredAlready(self.run_id, wait.wait_id, _how(stored, wait))
+        await self._engine.commanded(self.run_id)
+
+    # Doubt
+
+    async def resolve(
+        self,
+        node_id: str,
+        resolution: Literal["done", "retry", "fail"],
+        *,
+        output: Any = None,
+        by: str = "",
+        command_id: str | None = None,
+    ) -> None:
+        """Say what became of an attempt in doubt: it is done (with this output), to be tried again, or failed.
+
+        The output is what the body would have returned, with `Outputs` for several handles. Raises NotInDoubt if there is
+        nothing to say about the node, or if it was said already; ValueNotStorable and TruthUnclear as for a body.
+        """
+        stored = await self.load()
+        node = self._in_doubt(stored, node_id)
+        if resolution == "done":
+            outputs, blobs = await self._engine.conclude(stored.run, node.node_id, output)
+            wish = done(node, outputs, blobs, by=by)
+        else:
+            wish = Resolution(node_id=node.node_id, resolution=resolution, attempt=node.attempt, by=by)
+        # One word for each attempt: of two who speak at once, the second learns that it was too late.
+        only_one = f"resolve/{self.run_id}/{node_id}/{node.attempt}"
+        try:
+            await self._command("resolve", msgspec.to_builtins(wish), command_id or only_one)
+        except CommandIdTaken:
+            if command_id is not None:
+                raise
+            raise NotInDoubt(self.run_id, node_id, "somebody has just resolved it otherwise", ()) from None
+
+    def _in_doubt(self, stored: StoredRun, node_id: str) -> NodeState:
+        doubtful = [node.node_id for node in stored.nodes if node.status is NodeStatus.IN_DOUBT]
+        node = next((node for node in stored.nodes if node.node_id == node_id), None)
+        if node is None:
+            raise NotInDoubt(self.run_id, node_id, "nothing has happened to a node of this name", doubtful)
+        if node.status is not NodeStatus.IN_DOUBT:
+            raise NotInDoubt(self.run_id, node_id, f"it is {node.status.value}", doubtful)
+        for command in stored.commands:
+            if command.kind == "resolve" and command.payload.get("node_id") == node_id:
+                said = command.payload.get("resolution")
+                raise NotInDoubt(self.run_id, node_id, f"it was resolved as {said!r} before", doubtful)
+        return node
+
+    async def _command(self, kind: str, payload: dict[str, Any], command_id: str | None) -> None:
+        """Tell the run something, durably, unless it has ended."""
+        if (await self.state()).status in TERMINAL:
+            return
+        command = Command(
+            command_id=CommandId(command_id or self._engine.chance.new_id()),
+            run_id=self.run_id,
+            kind=kind,
+            payload=payload,
+            created_at=self._engine.clock.now_micros(),
+        )
+        await self._engine.store.add_command(command)
+        await self._engine.commanded(self.run_id)
+
+
+def _how(stored: StoredRun, wait: WaitState) -> str:
+    if wait.status is WaitStatus.WITHDRAWN:
+        return "is not asked any more: its node has ended"
+    if stored.run.status in TERMINAL:
+        return f"is not asked any more: the run is {stored.run.status.value}"
+    if wait.by == DEADLINE:
+        return "was not answered in time"
+    return f"was answered by {wait.by!r}" if wait.by else "has been answered"
+
+
+def _unknown_stream(run: RunState, name: str, known: Mapping[str, Any]) -> WrongInputs:
+    there = ", ".join(map(repr, known)) or "none"
+    return WrongInputs(run.workflow, [f"there is no input {name!r} that is a stream (there is {there})"])
