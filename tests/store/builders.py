@@ -12,6 +12,7 @@ from perdure.ids import ROOT_BRANCH, BranchId, CommandId, EngineId, Epoch, Event
 from perdure.journal import events as e
 from perdure.journal.evolve import create_run
 from perdure.journal.projection import Projection
+from perdure.journal.states import SignalState, WaitState
 from perdure.store.base import (
     BlobUse,
     Busy,
@@ -166,6 +167,8 @@ class Draft:
         blobs: Iterable[BlobUse] = (),
         items: Iterable[ItemRow] = (),
         drops: Iterable[ItemDrop] = (),
+        waits: Iterable[WaitState] = (),
+        signals: Iterable[SignalState] = (),
     ) -> Transition:
         """Hand over what was added."""
         recorded, self._recorded = tuple(self._recorded), []
@@ -181,6 +184,8 @@ class Draft:
             steps=tuple(_step_row(entry) for entry in recorded if isinstance(entry.event, e.StepCompleted)),
             items=tuple(items),
             drops=tuple(drops),
+            waits=tuple(waits),
+            signals=tuple(signals),
             blobs=tuple(blobs),
             commands=tuple(commands),
             lease=lease or _lease_of(recorded),

@@ -8,14 +8,16 @@ from pathlib import Path
 import apsw
 import asyncpg
 import pytest
+from msgspec.structs import replace
 
 from perdure.ids import ROOT_BRANCH, NodeId, RunId
-from perdure.journal.states import RunStatus
+from perdure.journal import events as e
+from perdure.journal.states import RunStatus, SignalState, WaitKind, WaitState
 from perdure.store import migrate
-from perdure.store.base import Committed
+from perdure.store.base import Claim, Committed, Wakings
 from perdure.store.opening import open_store
 from tests.servers import Databases
-from tests.store.builders import Draft
+from tests.store.builders import ENGINE, Draft, encoded
 from tests.store.conftest import verify_runs
 from tests.store.contents import contents_of, schema_of
 
@@ -101,4 +103,36 @@ async def test_runs_of_an_older_database_are_read_and_go_on(old_url: str) -> Non
     assert list(await store.commit([draft.complete_node("step1").end().transition()])) == [Committed()]
 
     await verify_runs(store)
+    await store.close()
+
+
+async def test_runs_of_an_older_database_can_wait(old_url: str) -> None:
+    store = await open_store(old_url)
+    for run_id in ("ended", "moving"):
+        stored = await store.load_run(RunId(run_id))
+        assert stored is not None
+        assert (stored.waits, stored.signals, stored.run.wake_at) == ((), (), None)
+    draft = Draft.continued(stored).claim().add(e.RunSuspended(wake_at=7))
+    wait = WaitState(
+        wait_id="w",
+        node_id=NodeId("step1"),
+        branch_id=ROOT_BRANCH,
+        kind=WaitKind.SLEEP,
+        name="sleep",
+        due=7,
+        opened_at=6,
+        last_seq=draft.projection.run.last_seq,
+    )
+    signal = SignalState(signal_id="s", name="go", value=encoded(1), received_at=5, seq=draft.projection.run.last_seq)
+    commands = [command.command_id for command in stored.commands]
+    resting = draft.transition(Claim(engine_id=ENGINE, lets_go=True), waits=[wait], signals=[signal], commands=commands)
+
+    resting = replace(resting, run=replace(resting.run, wake_at=7))
+    assert list(await store.commit([resting])) == [Committed()]
+
+    found = await store.load_run(draft.run_id)
+    assert found is not None
+    assert (found.waits, found.signals, found.run.wake_at) == ((wait,), (signal,), 7)
+    assert await store.find_woken(now=6, limit=9) == Wakings(runs=(), next_at=7)
+    assert [one.wait for one in await store.list_waits(limit=9)] == [wait]
     await store.close()

@@ -403,18 +403,33 @@ DELETE FROM engines AS e
 SELECT engine_id, name, host, pid, process_start, expires_at > clock_timestamp() FROM engines ORDER BY engine_id;
 
 -- name: find_claimable
--- Runs that should move, or were asked something, and have no living owner. Oldest first, in pages that rows which cannot be
--- claimed do not hold up. `$2` owners known to be gone; `$3`, `$4` where the last page ended.
-WITH candidates AS (
+-- Runs that should move, or rest and were asked something, and have no living owner. Oldest first, in pages that rows which cannot
+-- be claimed do not hold up. `$2` owners known to be gone; `$3`, `$4` where the last page ended. Runs with commands are found by
+-- leaps from run to run, so that many for one run cost no more than one; what is looked up for each stands behind OFFSET 0, which
+-- is never turned into a join that reads all runs. Items for a run that was told to rest wait until it moves for another reason.
+WITH RECURSIVE addressed (run_id) AS (
+    (SELECT run_id FROM run_commands WHERE project_id = $1 AND taken_seq IS NULL ORDER BY run_id LIMIT 1)
+     UNION ALL
+    SELECT following.run_id
+      FROM addressed
+           CROSS JOIN LATERAL (SELECT run_id FROM run_commands
+                                WHERE project_id = $1 AND taken_seq IS NULL AND run_id > addressed.run_id
+                                ORDER BY run_id LIMIT 1) AS following
+), candidates AS (
     SELECT run_id, owner, created_at
       FROM run_state
      WHERE project_id = $1 AND status IN ('created', 'running', 'pausing', 'recovering', 'failing', 'cancelling')
-     UNION
+     UNION ALL
     SELECT r.run_id, r.owner, r.created_at
-      FROM run_commands AS c JOIN run_state AS r ON r.project_id = c.project_id AND r.run_id = c.run_id
-     WHERE c.project_id = $1 AND c.taken_seq IS NULL AND r.status NOT IN ('completed', 'failed', 'cancelled')
-       -- Items for a run that was told to rest wait until it moves for another reason.
-       AND (c.kind NOT IN ('send', 'close') OR r.status NOT IN ('paused', 'quarantined'))
+      FROM addressed
+           CROSS JOIN LATERAL (SELECT run_id, owner, status, created_at FROM run_state
+                                WHERE project_id = $1 AND run_id = addressed.run_id
+                               OFFSET 0) AS r
+     WHERE r.status IN ('suspended', 'awaiting_input')
+        OR r.status IN ('paused', 'quarantined')
+           AND (SELECT true FROM run_commands AS c
+                 WHERE c.project_id = $1 AND c.run_id = r.run_id AND c.taken_seq IS NULL AND c.kind NOT IN ('send', 'close')
+                 LIMIT 1)
 )
 SELECT run_id, owner, created_at
   FROM candidates
@@ -425,9 +440,8 @@ SELECT run_id, owner, created_at
 
 -- name: find_woken
 -- Runs that rest and are to be woken, each with since when, and when the next one is. `$2` now, `$3` how many of each kind. Runs
--- with commands are found by leaps from run to run, so that many for one run cost no more than one, and only as far as is asked
--- for; those whose time has come and the next one by the index that holds no others. All other runs that rest are not read: what is
--- looked up for each run stands behind OFFSET 0, which is never turned into a join that reads all of them.
+-- with commands are found as in find_claimable, but only as far as is asked for; those whose time has come and the next one by the
+-- index that holds no others. All other runs that rest are not read.
 WITH RECURSIVE addressed (run_id) AS (
     (SELECT run_id FROM run_commands WHERE project_id = $1 AND taken_seq IS NULL ORDER BY run_id LIMIT 1)
      UNION ALL
@@ -465,7 +479,7 @@ SELECT NULL, (SELECT wake_at FROM run_state
 
 -- name: list_open_waits
 -- A page of what runs wait for, oldest first, by the index of what is open. `$2`, `$3` where the last page ended. The run is
--- looked up behind OFFSET 0, as in find_woken.
+-- looked up behind OFFSET 0, as in find_claimable.
 SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, w.occurrence, w.status, w.question, w.signal,
        w.signal_id, w.due, w.result, w.responded_by, w.opened_at, w.settled_at, w.last_seq
   FROM run_waits AS w

@@ -253,19 +253,28 @@ DELETE FROM engines
 SELECT engine_id, name, host, pid, process_start, boot_id = ?1 AND expires_at > ?2 FROM engines ORDER BY engine_id;
 
 -- name: find_claimable
--- Runs that should move, or were asked something, and have no living owner. Oldest first, in pages that rows which cannot be
--- claimed do not hold up. `?1` project, `?2` boot id, `?3` now, `?4` owners known to be gone (JSON), `?5`, `?6` last page. Left to
--- itself, SQLite takes the index that spares it sorting a few runs that move, and reads all that rest.
-WITH candidates AS (
+-- Runs that should move, or rest and were asked something, and have no living owner. Oldest first, in pages that rows which cannot
+-- be claimed do not hold up. `?1` project, `?2` boot id, `?3` now, `?4` owners known to be gone (JSON), `?5`, `?6` last page. Runs
+-- with commands are found by leaps from run to run, so that many for one run cost no more than one. Items for a run that was told
+-- to rest wait until it moves for another reason.
+WITH RECURSIVE addressed (run_id) AS (
+    SELECT min(run_id) FROM run_commands WHERE project_id = ?1 AND taken_seq IS NULL
+     UNION ALL
+    SELECT (SELECT min(c.run_id) FROM run_commands AS c
+             WHERE c.project_id = ?1 AND c.taken_seq IS NULL AND c.run_id > addressed.run_id)
+      FROM addressed WHERE addressed.run_id IS NOT NULL
+), candidates AS (
     SELECT run_id, owner, created_at
       FROM run_state INDEXED BY run_state_moving
      WHERE project_id = ?1 AND status IN ('created', 'running', 'pausing', 'recovering', 'failing', 'cancelling')
-     UNION
+     UNION ALL
     SELECT r.run_id, r.owner, r.created_at
-      FROM run_commands AS c JOIN run_state AS r ON r.project_id = c.project_id AND r.run_id = c.run_id
-     WHERE c.project_id = ?1 AND c.taken_seq IS NULL AND r.status NOT IN ('completed', 'failed', 'cancelled')
-       -- Items for a run that was told to rest wait until it moves for another reason.
-       AND (c.kind NOT IN ('send', 'close') OR r.status NOT IN ('paused', 'quarantined'))
+      FROM addressed CROSS JOIN run_state AS r ON r.project_id = ?1 AND r.run_id = addressed.run_id
+     WHERE r.status IN ('suspended', 'awaiting_input')
+        OR r.status IN ('paused', 'quarantined')
+           AND EXISTS (SELECT 1 FROM run_commands AS c
+                        WHERE c.project_id = ?1 AND c.run_id = r.run_id AND c.taken_seq IS NULL
+                          AND c.kind NOT IN ('send', 'close'))
 )
 SELECT run_id, owner, created_at
   FROM candidates
@@ -276,9 +285,8 @@ SELECT run_id, owner, created_at
 
 -- name: find_woken
 -- Runs that rest and are to be woken, each with since when, and when the next one is. `?1` project, `?2` now, `?3` how many of
--- each kind. Runs with commands are found by leaps from run to run, so that many for one run cost no more than one, and only as
--- far as is asked for; those whose time has come and the next one by the index that holds no others. All other runs that rest
--- are not read.
+-- each kind. Runs with commands are found as in find_claimable, but only as far as is asked for; those whose time has come and the
+-- next one by the index that holds no others. All other runs that rest are not read.
 WITH RECURSIVE addressed (run_id) AS (
     SELECT min(run_id) FROM run_commands WHERE project_id = ?1 AND taken_seq IS NULL
      UNION ALL

@@ -64,17 +64,36 @@ CREATE TABLE run_signals (
     FOREIGN KEY (project_id, run_id) REFERENCES run_state
 );
 
--- When time itself moves a run that rests, and whom it moves next.
+-- When time itself moves a run that rests, and whom it moves next. What moves a run that was paused: not the items that were sent to
+-- it, of which there may be many. Building an index counts the rows of its table, and where that is empty would undo what was done
+-- for its statistics: so there are samples again meanwhile.
 
 ALTER TABLE run_state ADD COLUMN wake_at bigint;
 
+INSERT INTO workflow_versions (project_id, workflow, version, graph_hash, graph, source, created_at)
+SELECT 'default', 'sample-' || i, 1, 'sample', 'sample', '{}', i FROM generate_series(1, 40) AS i
+ON CONFLICT DO NOTHING;
+
+INSERT INTO run_state (project_id, run_id, workflow, workflow_version, graph_hash, status, branch_id, owner, lease_epoch, last_seq,
+                       version, inputs, settings, source, reason, recoveries, created_at, started_at)
+SELECT 'default', md5(i::text), 'sample-' || i, 1, md5(i::text), 'running', 1, 'sample', 1, i, i, '{}', 'sample', '{}', '', 0, i, i
+  FROM generate_series(1, 40) AS i
+ON CONFLICT DO NOTHING;
+
+INSERT INTO run_commands (project_id, command_id, run_id, kind, payload, created_at)
+SELECT 'default', md5(i::text), md5(i::text), 'cancel', 'sample', i FROM generate_series(1, 40) AS i
+ON CONFLICT DO NOTHING;
+
 CREATE INDEX run_state_sleeping ON run_state (project_id, wake_at, run_id)
     WHERE wake_at IS NOT NULL AND owner IS NULL AND status IN ('suspended', 'awaiting_input');
-
--- What moves a run that was paused: not the items that were sent to it, of which there may be many.
-
 CREATE INDEX run_commands_urgent ON run_commands (project_id, run_id)
     WHERE taken_seq IS NULL AND kind NOT IN ('send', 'close');
+
+ANALYZE run_state, run_commands;
+
+DELETE FROM run_commands WHERE payload = 'sample';
+DELETE FROM run_state WHERE settings = 'sample';
+DELETE FROM workflow_versions WHERE graph = 'sample';
 
 -- For people. PostgreSQL takes no text out of a document in which the NUL character occurs anywhere: such a prompt is not shown.
 
