@@ -1,7 +1,7 @@
 """V1 for runs that wait or are paused: a crash at every commit, in each of six ways, on both databases.
 
-Somebody answers, signals, sends and resumes all the while, again and again under the same ids, whatever process lives. Bodies that
-wait are kept in memory (warm) or ended at once (cold).
+Somebody answers, signals, sends and resumes all the while, again and again under the same ids, whatever process lives. Bodies
+that wait are kept in memory (warm) or ended at once (cold).
 """
 
 from __future__ import annotations
@@ -47,6 +47,6 @@ def crash_everywhere(url: str, folder: Path, name: str, hibernate_after: float, 
 @pytest.mark.parametrize("hibernate_after", [0.0, 5.0], ids=["cold", "warm"])
 @pytest.mark.parametrize("name", REFERENCES)
 def test_a_crash_at_every_commit_changes_nothing(
-    name: str, hibernate_after: float, sqlite_url: str, tmp_path: Path
+    name: str, hibernate_after: float, store_url: str, tmp_path: Path
 ) -> None:
-    print(crash_everywhere(sqlite_url, tmp_path, name, hibernate_after, KINDS))
+    print(crash_everywhere(store_url, tmp_path, name, hibernate_after, KINDS))

@@ -48,6 +48,7 @@ from perdure.graph.model import Edge
 from perdure.graph.plan import Flow, NodePlan
 from perdure.ids import NodeId
 from perdure.journal.events import Encoded, ErrorRecord
+from perdure.journal.states import WaitKind
 from perdure.journal.truth import Look
 from perdure.store.base import BlobUse, LogLine
 from perdure.store.codecs import NewBlob, content_refs
@@ -89,8 +90,8 @@ class Actor:
         self._emitting: Emission | None = None
         self.is_unread = False
         """Whether nobody reads the stream of the node any more."""
-        self.unwinding: tuple[str, Encoded | None] | None = None
-        """Why the body is being ended because it waits, and the state it leaves behind, if it is."""
+        self.unwinding: str | None = None
+        """Why the body is being ended because it waits, if it is."""
         self.unwound_from: tuple[str, ...] = ()
         """What it waited for when it was told so."""
         self._left_seconds: float | None = None
@@ -269,10 +270,10 @@ class Actor:
         """Whether the body does nothing but wait, for whatever it is, or is being ended for that."""
         return self.unwinding is not None or self.waits_for_items or self.only_waits
 
-    def unwind(self, reason: str, state: Encoded | None) -> None:
+    def unwind(self, reason: str) -> None:
         """End the body, because it waits."""
         assert self.task is not None, "a body that waits has been started"
-        self.unwinding = (reason, state)
+        self.unwinding = reason
         self.unwound_from = tuple(self.recall.awaited) if "recall" in self.__dict__ else ()
         self.task.cancel()
 
@@ -555,7 +556,12 @@ class Actor:
 
     async def outcome(self, wanted: WaitFor, value: Any = NOT_GIVEN, *, scope: str = "") -> Came:
         encoded, blobs = None, ()
-        if value is not NOT_GIVEN:
+        if wanted.kind is WaitKind.SUSPEND:
+            name = storable(scope + wanted.name)
+            is_new = self._driver.projection.waits.named(self.node_id, name, wanted.occurrence) is None
+            if value is not NOT_GIVEN and is_new:
+                await self.checkpoint(value)
+        elif value is not NOT_GIVEN:
             encoded, blobs = await self._packed(value, f"what goes with a wait of node {self.node_id!r}")
         came = await self._driver.waiting.outcome(self, wanted, scope, encoded, blobs)
         if came.value is None:

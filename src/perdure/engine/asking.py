@@ -35,7 +35,7 @@ class AskActor(Actor):
         )
         wait = self._driver.waiting.found_or_opened(self, wanted, show)
         if wait.status is WaitStatus.OPEN:
-            self.unwinding, self.unwound_from = ("it asks", None), (wait.wait_id,)
+            self.unwinding, self.unwound_from = "it asks", (wait.wait_id,)
             raise asyncio.CancelledError
         if wait.result is None:
             raise TimeoutError(f"nobody has answered {wanted.prompt!r} in time")

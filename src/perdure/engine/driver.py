@@ -28,7 +28,7 @@ from perdure.engine.obeying import obey
 from perdure.engine.pauses import pause_micros
 from perdure.engine.pending import Pending
 from perdure.engine.queue import Queue
-from perdure.engine.sending import InputActor, is_input, is_too_early
+from perdure.engine.sending import IN_ORDER, InputActor, is_input, is_too_early
 from perdure.engine.slots import Grant
 from perdure.engine.streams import Streams
 from perdure.engine.tenure import Tenure
@@ -132,7 +132,7 @@ class Driver:
         self._in_flight: list[Callable[[], None]] = []
         self._commands_seen: set[CommandId] = set()
         self._early: dict[CommandId, Command] = {}
-        """For inputs that are not open yet."""
+        """Those that have to wait, with all for inputs that came after one of them."""
         self._timers: list[asyncio.TimerHandle] = []
         self._deadline: asyncio.TimerHandle | None = None
         self.spent_seconds = 0.0
@@ -248,7 +248,7 @@ class Driver:
         """Take up a wish from outside. It is applied once: with the transition that holds its consequences."""
         if self._is_gone or command.command_id in self._commands_seen:
             return
-        if is_too_early(command, self):
+        if is_too_early(command, self) or (self._early and command.kind in IN_ORDER):
             self._early[command.command_id] = command
             self.decider.stir(at=self.machinery.clock.now_micros())
             self.happened()

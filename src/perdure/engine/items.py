@@ -17,6 +17,7 @@ from perdure.engine.failures import InputUnusable
 from perdure.engine.values import Values
 from perdure.errors import CheckpointNotHere
 from perdure.journal.events import Encoded
+from perdure.journal.states import WaitKind
 from perdure.journal.values import part_of
 
 if TYPE_CHECKING:
@@ -84,6 +85,8 @@ class ItemServices:
         await self._actor.record_step(self._step(name), occurrence, result)
 
     async def outcome(self, wanted: WaitFor, value: Any = NOT_GIVEN) -> Came:
+        if wanted.kind is WaitKind.SUSPEND and value is not NOT_GIVEN:
+            raise CheckpointNotHere(self._actor.node_id)
         limit = self.limit
         if limit is None or (ends_at := limit.when()) is None:
             return await self._actor.outcome(wanted, value, scope=self._step(""))

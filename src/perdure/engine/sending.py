@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 SEND = "send"
 CLOSE = "close"
 RESUME = "resume"
+IN_ORDER = frozenset((SEND, CLOSE))
+"""Commands that must not overtake each other."""
 
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +80,7 @@ def is_too_early(command: Command, driver: Driver) -> bool:
     """Whether a command has to wait: for an input that is not open yet, or until a run that is being paused is paused."""
     if command.kind == RESUME:
         return driver.projection.run.status is RunStatus.PAUSING
-    if command.kind not in (SEND, CLOSE):
+    if command.kind not in IN_ORDER:
         return False
     status = driver.projection.status(NodeId(str(command.payload.get("input", ""))))
     return status in (NodeStatus.IDLE, NodeStatus.SCHEDULED, NodeStatus.SUSPENDED)

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 ANSWER = "answer"
 DEADLINE = "deadline"
 """Who answers a question to which nobody has, in time."""
+LOOK_SECONDS = 0.05
+"""How often to look whether what waits goes on waiting, at most."""
 REPLAY_SECONDS = 5.0
 """How long a body that runs again may take to ask for what it has waited for before it waits for something else: it may do
 several things at once."""
@@ -130,15 +132,15 @@ class Waiting:
             await self._driver.stored()
             wait = self._waits.get(wait.wait_id) or wait
         if wait.status is WaitStatus.OPEN:
-            wait = await self._settled(actor, wait, value)
+            wait = await self._settled(actor, wait)
         return Came(value=wait.result, is_over=wait.result is None and wait.kind is not WaitKind.SLEEP)
 
-    async def _settled(self, actor: Actor, wait: WaitState, value: e.Encoded | None) -> WaitState:
+    async def _settled(self, actor: Actor, wait: WaitState) -> WaitState:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._futures.setdefault(wait.wait_id, []).append(future)
         with actor.waiting_for(wait.wait_id):
             if wait.kind is WaitKind.SUSPEND:
-                self.unwind(actor, wait.question.prompt if wait.question is not None else "", state=value)
+                self.unwind(actor, wait.question.prompt if wait.question is not None else "")
             elif self._hibernate_after <= 0 and not self._is_soon(wait):
                 self._look_now(actor)
             else:
@@ -243,7 +245,7 @@ class Waiting:
     def look_later(self) -> None:
         """See after a while whether what waits goes on waiting."""
         if self._look is None:
-            self._look = self._driver.later(max(0.0, self._hibernate_after), self._look_around)
+            self._look = self._driver.later(max(LOOK_SECONDS, self._hibernate_after), self._look_around)
 
     def _look_around(self) -> None:
         self._look = None
@@ -295,18 +297,17 @@ class Waiting:
             if actor.is_idle:
                 self.unwind(actor, reason)
 
-    def unwind(self, actor: Actor, reason: str, *, state: e.Encoded | None = None) -> None:
+    def unwind(self, actor: Actor, reason: str) -> None:
         """End a body that waits. Its node is suspended when it has ended."""
         if actor.stop_reason is None and actor.unwinding is None and actor.task is not None and actor.has_begun:
-            actor.unwind(reason, state)
+            actor.unwind(reason)
 
     def suspended(self, actor: Actor) -> None:
         """Record that a body was unwound."""
         assert actor.unwinding is not None
-        reason, state = actor.unwinding
         came = any(self._has_come(wait_id) for wait_id in actor.unwound_from)
         at = self._machinery.clock.now_micros()
-        self._decider.attempt_suspended(actor.node_id, actor.attempt, reason=reason, state=state, goes_on=came, at=at)
+        self._decider.attempt_suspended(actor.node_id, actor.attempt, reason=actor.unwinding, goes_on=came, at=at)
 
     def _has_come(self, wait_id: str) -> bool:
         wait = self._waits.get(wait_id)

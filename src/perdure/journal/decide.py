@@ -258,7 +258,6 @@ class Decider:
         *,
         reason: str,
         at: int,
-        state: e.Encoded | None = None,
         goes_on: bool = False,
     ) -> None:
         """The body waits, and is no longer in memory. It goes on when something comes that it waits for; if it waits for nothing
@@ -268,9 +267,7 @@ class Decider:
         if self.projection.run.status in (RunStatus.FAILING, RunStatus.CANCELLING):
             self.attempt_cancelled(node_id, attempt, reason=reason, at=at)
             return
-        suspended = e.NodeSuspended(
-            node_id=node_id, attempt=attempt, reason=reason, state=e.maybe(state), goes_on=goes_on
-        )
+        suspended = e.NodeSuspended(node_id=node_id, attempt=attempt, reason=reason, goes_on=goes_on)
         self._record(suspended, at)
         self._suspended[node_id] = None
         if self.may_go_on(node_id):
@@ -657,7 +654,7 @@ class Decider:
         self._record(e.RunSuspended(reason=reason, awaiting_input=bool(asked) and not in_doubt, wake_at=wake_at), at)
 
     def _retried_at(self, node_id: NodeId, at: int) -> int:
-        """Return when a node is tried again: no later than it may be, though the clock may be another than the one it was set by."""
+        """Return when a node is tried again: no later than it may be, though another clock may have set the time."""
         longest = int(self.plan.nodes[node_id].policy.backoff.cap.total_seconds() * 1_000_000)
         return min(self.projection.node(node_id).due or at, at + longest)
 

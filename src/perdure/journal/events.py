@@ -202,7 +202,6 @@ class NodeSuspended(AttemptEvent, frozen=True, kw_only=True):
     """The body waits and is not in memory any more. It will run again, as the same attempt."""
 
     reason: str
-    state: Maybe = msgspec.UNSET
     goes_on: bool = False
     """Something that it waited for came while it was being suspended."""
 

@@ -66,7 +66,7 @@ def evolve_run(run: RunState, event: e.Event, *, seq: Seq, at: int) -> RunState:
         case e.RunFailing():
             return _run(run, event, RunStatus.FAILING, seq, error=event.error, failed_node=event.node_id)
         case e.RunCompleted():
-            return _run(run, event, RunStatus.COMPLETED, seq, outputs=event.outputs, ended_at=at)
+            return _run(run, event, RunStatus.COMPLETED, seq, outputs=event.outputs, ended_at=at, reason="")
         case e.RunFailed():
             return _run(run, event, RunStatus.FAILED, seq, error=event.error, failed_node=event.node_id, ended_at=at)
         case e.RunCancelled():
@@ -145,9 +145,8 @@ def evolve_node(node: NodeState, event: e.NodeEvent, *, seq: Seq, at: int) -> No
             return replace(node, status=status, stream=evolve_stream(node.stream, event), last_seq=seq)
         case e.NodeSuspended():
             status = _of_attempt(node, event, NodeStatus.SUSPENDED)
-            state = e.or_none(event.state) or node.checkpoint
             due = at if event.goes_on else None
-            return replace(node, status=status, checkpoint=state, reason=event.reason, due=due, last_seq=seq)
+            return replace(node, status=status, reason=event.reason, due=due, last_seq=seq)
         case e.AttemptLost():
             status = _of_attempt(node, event, NodeStatus.RUNNING)
             return replace(node, status=status, attempt_ended=True, lost=node.lost + 1, ended_at=at, last_seq=seq)

@@ -218,8 +218,8 @@ def paused(x: int) -> int:
 
 
 @workflow
-def asking_for_items(x: int) -> list[int]:
-    return collect(approved.map([x, x + 1, x + 2, x + 3]))
+def asking_for_items(xs: list[int]) -> list[int]:
+    return collect(approved.map(xs))
 
 
 @workflow
@@ -242,7 +242,7 @@ def wait_references() -> list[Reference]:
         Reference(workflow=waiting_for_signals, inputs={}, person=signalling),
         Reference(workflow=suspending, inputs={"x": 1}, person=answering),
         Reference(workflow=paused, inputs={"x": 1}, person=resuming),
-        Reference(workflow=asking_for_items, inputs={"x": 1}, person=answering),
+        Reference(workflow=asking_for_items, inputs={"xs": [1, 2, 3, 4]}, person=answering),
         Reference(workflow=asking_while_giving, inputs={"x": 3}, person=answering),
         Reference(workflow=fed, inputs={}, certain=frozenset(("loud",)), person=sending),
     ]
