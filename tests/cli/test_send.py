@@ -36,7 +36,7 @@ def test_a_run_is_fed_by_another_process_until_it_is_closed(tmp_path: Path) -> N
         text=True,
     )
     try:
-        while not perdure(tmp_path, "show", "fed", "--json").stdout.strip().startswith("{"):
+        while perdure(tmp_path, "show", "fed", "--json").returncode:
             assert driving.poll() is None
 
         wrong = perdure(tmp_path, "send", "fed", "numbers", "three")

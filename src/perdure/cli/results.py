@@ -17,8 +17,8 @@ from perdure.cli.options import Place
 from perdure.cli.terminal import Paper, Pen
 from perdure.cli.words import duration, error_line, fitted, plain, plain_lines, readable, value_line, value_text
 from perdure.graph.model import DEFAULT_OUTPUT
-from perdure.journal.decide import IN_DOUBT
 from perdure.journal.events import Encoded, ErrorClass, ErrorRecord
+from perdure.journal.resting import IN_DOUBT
 from perdure.journal.states import MOVING, RunState, RunStatus
 from perdure.store.codecs import blob_refs, content_refs
 

@@ -46,6 +46,7 @@ from perdure.engine.secrets import environment_secret
 from perdure.engine.settings import EngineSettings
 from perdure.engine.slots import Slots
 from perdure.engine.starting import begin, checked_inputs, checked_run_id, creation, differences, run_settings
+from perdure.engine.telling import Telling, chosen_statuses
 from perdure.engine.values import Values
 from perdure.engine.wanted import Wanted
 from perdure.errors import (
@@ -60,7 +61,7 @@ from perdure.graph.declare import Workflow, declared_workflows
 from perdure.graph.model import Graph
 from perdure.ids import DEFAULT_PROJECT, Chance, EngineId, NodeId, RunId, SystemChance
 from perdure.journal import events as e
-from perdure.journal.states import MOVING, SETTLED, TERMINAL, RunState, RunStatus
+from perdure.journal.states import MOVING, SETTLED, TERMINAL, RunState
 from perdure.store.base import BlobUse, Claim, LeaseLost, RunExists, RunFilter, RunSummary, Store, StoredRun
 from perdure.store.blobs import open_blobs
 from perdure.store.codecs import Codecs, process_codecs
@@ -71,7 +72,7 @@ log = logging.getLogger("perdure.engine")
 R = TypeVar("R")
 
 
-class Engine(Keeping):
+class Engine(Keeping, Telling):
     """Starts runs, drives them, and takes over those that others have left behind.
 
         async with Engine("sqlite:///perdure.db") as engine:
@@ -234,10 +235,7 @@ class Engine(Keeping):
         limit: int = 100,
     ) -> Sequence[RunSummary]:
         """Return runs, newest first. Raises ValueError for a status that does not exist."""
-        statuses = () if status is None else (status,) if isinstance(status, str) else tuple(status)
-        if unknown := [given for given in statuses if given not in set(RunStatus)]:
-            raise ValueError(f"there is no status {unknown[0]!r}: there are {', '.join(RunStatus)}")
-        which = RunFilter(status=tuple(RunStatus(given) for given in statuses), workflow=workflow, id_prefix=id_prefix)
+        which = RunFilter(status=chosen_statuses(status), workflow=workflow, id_prefix=id_prefix)
         return await self.store.list_runs(which, before=before, limit=limit)
 
     async def adopt(
@@ -342,6 +340,9 @@ class Engine(Keeping):
             del self._not_readable[run_id]
             return None
         return RunNotReadable(run_id, problem.problems)  # each may be raised by itself
+
+    def _handle(self, run_id: RunId) -> Run[Any]:
+        return Run(self, run_id)
 
     def driver_of(self, run_id: RunId) -> Driver | None:
         """Return what drives the run, if this engine does."""

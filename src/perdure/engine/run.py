@@ -13,8 +13,8 @@ from perdure.errors import RunCancelled, RunFailed, RunResting
 from perdure.graph.annotations import shaped
 from perdure.graph.model import DEFAULT_OUTPUT
 from perdure.ids import RunId, Seq
-from perdure.journal.decide import IN_DOUBT
 from perdure.journal.events import Encoded, Recorded
+from perdure.journal.resting import IN_DOUBT
 from perdure.journal.states import TERMINAL, WAITING, RunState, RunStatus
 
 if TYPE_CHECKING:
