@@ -42,6 +42,11 @@ class _Waits(Attempt):
         self._steps[counted] += 1
         return msgspec.structs.replace(wanted, occurrence=self._steps[counted] - 1)
 
+    def _begin_counting_anew(self) -> None:
+        """After a checkpoint: a body that goes on from there counts from there."""
+        for counted in [name for name in self._steps if name.startswith("\0")]:
+            del self._steps[counted]
+
     def _answer(self, came: Came, prompt: str, schema: Any, choices: Sequence[Any] | None) -> Any:
         return answer_of(self._value_of(came, f"nobody has answered {prompt!r} in time"), schema, choices)
 

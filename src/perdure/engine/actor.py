@@ -47,7 +47,7 @@ from perdure.graph.index import outputs_of_type
 from perdure.graph.model import Edge
 from perdure.graph.plan import Flow, NodePlan
 from perdure.ids import NodeId
-from perdure.journal.events import Encoded, ErrorRecord
+from perdure.journal.events import Encoded, ErrorRecord, NodeCheckpointed
 from perdure.journal.states import WaitKind
 from perdure.journal.truth import Look
 from perdure.store.base import BlobUse, LogLine
@@ -535,14 +535,22 @@ class Actor:
         run_id = self._driver.projection.run.run_id
         self._driver.machinery.hub.flash(Flash(run_id=run_id, node_id=self.node_id, kind="publish", value=value))
 
-    async def checkpoint(self, state: Any) -> None:
+    async def checkpoint(self, state: Any, *, suspends: bool = False) -> None:
         consumed = {handle: feed.used for handle, feed in self._feeds.items()}
         emitted = 0
         if self._emitting is not None:
             emitted = self._emitting.position
             await self._emitting.settle()
         encoded, blobs = await self._packed(state, f"the checkpoint of node {self.node_id!r}")
-        await self._driver.checkpoint(self, encoded, blobs, emitted, consumed)
+        saved = NodeCheckpointed(
+            node_id=self.node_id,
+            attempt=self.attempt,
+            state=encoded,
+            emitted=emitted,
+            consumed=consumed,
+            suspends=suspends,
+        )
+        await self._driver.checkpoint(self, saved, blobs)
 
     async def recorded_step(self, name: str, occurrence: int) -> Encoded | None:
         recorded = self._driver.projection.steps.get((self.node_id, storable(name), occurrence))
@@ -560,7 +568,7 @@ class Actor:
             name = storable(scope + wanted.name)
             is_new = self._driver.projection.waits.named(self.node_id, name, wanted.occurrence) is None
             if value is not NOT_GIVEN and is_new:
-                await self.checkpoint(value)
+                await self.checkpoint(value, suspends=True)
         elif value is not NOT_GIVEN:
             encoded, blobs = await self._packed(value, f"what goes with a wait of node {self.node_id!r}")
         came = await self._driver.waiting.outcome(self, wanted, scope, encoded, blobs)

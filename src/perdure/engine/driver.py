@@ -354,15 +354,12 @@ class Driver:
             self.decider.attempt_lost(actor.node_id, reason=reason, at=at, has_begun=actor.has_begun)
         self.happened()
 
-    async def checkpoint(
-        self, actor: Actor, state: e.Encoded, blobs: Sequence[BlobUse], emitted: int, consumed: dict[str, int]
-    ) -> None:
+    async def checkpoint(self, actor: Actor, saved: e.NodeCheckpointed, blobs: Sequence[BlobUse]) -> None:
         """Record how far a body is; return when that is durable, in `sync`."""
         self.require_current(actor)
         self._pending.blobs += blobs
         self.flow.record(actor.node_id)
-        at = self.machinery.clock.now_micros()
-        self.decider.checkpoint(actor.node_id, actor.attempt, state, emitted=emitted, consumed=consumed, at=at)
+        self.decider.checkpoint(saved, at=self.machinery.clock.now_micros())
         await self._durable()
 
     async def step_completed(

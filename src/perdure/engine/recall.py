@@ -20,7 +20,7 @@ class Recall:
         """The ids of what the body waits for at this moment."""
         self._left: dict[str, dict[WaitName, None]] = {}
         for wait in recorded:
-            if wait.status is not WaitStatus.WITHDRAWN:
+            if wait.status in (WaitStatus.OPEN, WaitStatus.SETTLED):
                 self._left.setdefault(scope_of(wait.name), {})[wait.name, wait.occurrence] = None
         self._came_back = asyncio.Event()
 

@@ -169,20 +169,8 @@ class Decider(Resting):
                 if self.projection.run.settings.on_failure == "stop":
                     self._fail(node_id, error, at)
 
-    def checkpoint(
-        self,
-        node_id: NodeId,
-        attempt: int,
-        state: e.Encoded,
-        *,
-        at: int,
-        emitted: int = 0,
-        consumed: dict[str, int] | None = None,
-    ) -> None:
+    def checkpoint(self, saved: e.NodeCheckpointed, *, at: int) -> None:
         """A body has saved how far it is: with how much it had given of its own stream, and read of others, by then."""
-        saved = e.NodeCheckpointed(
-            node_id=node_id, attempt=attempt, state=state, emitted=emitted, consumed=consumed or {}
-        )
         self._record(saved, at)
 
     def step_completed(

@@ -188,6 +188,8 @@ class NodeCheckpointed(AttemptEvent, frozen=True, kw_only=True):
     """How many items the body had given by then, if it gives any. More may be recorded, of an earlier attempt."""
     consumed: dict[str, int] = {}
     """By handle: how many items of its streams the node had read."""
+    suspends: bool = False
+    """Whether it goes with a suspension: the body, run again, comes back to what it waited for before."""
 
 
 class StepCompleted(AttemptEvent, frozen=True, kw_only=True):

@@ -223,6 +223,8 @@ class WaitKind(StrEnum):
 class WaitStatus(StrEnum):
     OPEN = "open"
     SETTLED = "settled"
+    PAST = "past"
+    """Settled before its node took its last checkpoint: no body comes back to it."""
     WITHDRAWN = "withdrawn"
     """Its node ended otherwise: nobody waits any more."""
 

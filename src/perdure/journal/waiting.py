@@ -25,7 +25,8 @@ class Waits:
 
     def __init__(self, waits: Iterable[WaitState] = (), signals: Iterable[SignalState] = ()) -> None:
         self._waits = {wait.wait_id: wait for wait in waits}
-        self._named = {(wait.node_id, wait.name, wait.occurrence): wait.wait_id for wait in self._waits.values()}
+        self._named: dict[tuple[NodeId, str, int], str] = {}
+        self._settled: dict[NodeId, dict[str, None]] = {}
         self._open: dict[NodeId, dict[str, None]] = {}
         self._counts: Counter[NodeId] = Counter()
         self._signals = {signal.signal_id: signal for signal in signals}
@@ -119,6 +120,13 @@ class Waits:
         self._untaken.setdefault(signal.name, deque()).append(signal.signal_id)
         self._came.append(signal)
 
+    def checkpointed(self, node_id: NodeId, *, seq: Seq) -> None:
+        """Note that a node goes on from here if its body runs again, and does not come back to what has come before."""
+        for wait_id in self._settled.pop(node_id, ()):
+            wait = self._waits[wait_id]
+            self._named.pop((wait.node_id, wait.name, wait.occurrence), None)
+            self._put(replace(wait, status=WaitStatus.PAST, last_seq=seq))
+
     def withdraw(self, node_id: NodeId, *, seq: Seq, at: int) -> None:
         """Note that a node has ended, and waits for nothing any more."""
         for wait_id in self._open.pop(node_id, ()):
@@ -133,16 +141,21 @@ class Waits:
             for wait_id, wait in self._waits.items()
             if wait.node_id not in dropped
         }
-        self._named = {key: wait_id for key, wait_id in self._named.items() if key[0] not in dropped}
         self._changed = dict.fromkeys(self._waits)
         self._survey()
 
     def _survey(self) -> None:
         self._open.clear()
+        self._named.clear()
+        self._settled.clear()
         self._counts = Counter(wait.node_id for wait in self._waits.values())
         for wait in self._waits.values():
+            if wait.status is not WaitStatus.PAST:
+                self._named[wait.node_id, wait.name, wait.occurrence] = wait.wait_id
             if wait.status is WaitStatus.OPEN:
                 self._open.setdefault(wait.node_id, {})[wait.wait_id] = None
+            elif wait.status is WaitStatus.SETTLED:
+                self._settled.setdefault(wait.node_id, {})[wait.wait_id] = None
         taken = {wait.signal_id for wait in self._waits.values()}
         self._untaken.clear()
         for signal in self._signals.values():
@@ -175,6 +188,7 @@ class Waits:
         del self._open[wait.node_id][wait_id]
         if not self._open[wait.node_id]:
             del self._open[wait.node_id]
+        self._settled.setdefault(wait.node_id, {})[wait_id] = None
         self._put(settled)
         return settled
 

@@ -107,6 +107,19 @@ async def rested(ctx: Context, x: int) -> int:
 
 
 @node
+async def patient(ctx: Context, times: int) -> int:
+    """Sleep and ask again and again, and go on where it was."""
+    effect(ctx)
+    done: int = ctx.restored or 0
+    while done < times:
+        await ctx.sleep(40)
+        await ctx.ask("once more", schema=bool)
+        done += 1
+        await ctx.checkpoint(done)
+    return done
+
+
+@node
 async def signalled(ctx: Context) -> list[Any]:
     effect(ctx)
     first = await ctx.wait_for("go")
@@ -203,6 +216,11 @@ def sleeping(x: int) -> int:
 
 
 @workflow
+def waiting_again_and_again(times: int) -> int:
+    return patient(times)
+
+
+@workflow
 def waiting_for_signals() -> list[Any]:
     return signalled()
 
@@ -239,6 +257,7 @@ def wait_references() -> list[Reference]:
         Reference(workflow=asking_inside, inputs={"x": 1}, person=answering),
         Reference(workflow=asking_at_once, inputs={}, person=answering),
         Reference(workflow=sleeping, inputs={"x": 1}, person=watching),
+        Reference(workflow=waiting_again_and_again, inputs={"times": 3}, person=answering),
         Reference(workflow=waiting_for_signals, inputs={}, person=signalling),
         Reference(workflow=suspending, inputs={"x": 1}, person=answering),
         Reference(workflow=paused, inputs={"x": 1}, person=resuming),

@@ -9,7 +9,7 @@ CREATE TABLE run_waits (
     kind         text   COLLATE "C" NOT NULL CHECK (kind IN ('ask', 'sleep', 'signal', 'suspend')),
     name         text   COLLATE "C" NOT NULL,
     occurrence   bigint NOT NULL CHECK (occurrence >= 0),
-    status       text   COLLATE "C" NOT NULL CHECK (status IN ('open', 'settled', 'withdrawn')),
+    status       text   COLLATE "C" NOT NULL CHECK (status IN ('open', 'settled', 'past', 'withdrawn')),
     question     text,
     signal       text   COLLATE "C",
     signal_id    text   COLLATE "C",

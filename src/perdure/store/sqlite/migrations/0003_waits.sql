@@ -10,7 +10,7 @@ CREATE TABLE run_waits (
     kind         TEXT    NOT NULL CHECK (kind = 'ask' OR kind = 'sleep' OR kind = 'signal' OR kind = 'suspend'),
     name         TEXT    NOT NULL,
     occurrence   INTEGER NOT NULL CHECK (occurrence >= 0),
-    status       TEXT    NOT NULL CHECK (status = 'open' OR status = 'settled' OR status = 'withdrawn'),
+    status       TEXT    NOT NULL CHECK (status = 'open' OR status = 'settled' OR status = 'past' OR status = 'withdrawn'),
     question     TEXT,
     signal       TEXT,
     signal_id    TEXT,
