@@ -574,6 +574,19 @@ class ReplayMismatch(BodyError):
         self.node_id = node_id
 
 
+class CursorRegressed(PerdureError):
+    """A trigger has given an input whose cursor is not after the last one."""
+
+    code = "cursor_regressed"
+
+    def __init__(self, node_id: str, input_id: str, cursor: str, last: str) -> None:
+        super().__init__(
+            f"Trigger {node_id!r} gave input {input_id!r} with cursor {cursor}, which is not after {last}. Cursors only move on; "
+            "if `>` does not say which of two is further, say so in `is_after`."
+        )
+        self.node_id = node_id
+
+
 class WaitNotHere(BodyError):
     """A body waits that must not be run again."""
 

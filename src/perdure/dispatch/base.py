@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
@@ -46,6 +47,10 @@ class Services(Protocol):
     def progress(self, done: float, total: float | None) -> None: ...
 
     def publish(self, value: Any) -> None: ...
+
+    def now(self) -> datetime:
+        """Return the engine's time."""
+        ...
 
     async def checkpoint(self, state: Any) -> None:
         """Return when the state is durable (in `sync`)."""

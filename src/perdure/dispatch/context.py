@@ -45,7 +45,7 @@ class Context(AsyncWaits):
     async def checkpoint(self, state: Any) -> None:
         """Store a state from which a later attempt can go on: there it is `restored`. Returns when it is stored."""
         await self._place.ask(self._services.checkpoint, state)
-        self._begin_counting_anew()
+        self.begin_counting_anew()
 
     @overload
     def step(
@@ -142,7 +142,7 @@ class SyncContext(SyncWaits):
     def checkpoint(self, state: Any) -> None:
         """Store a state from which a later attempt can go on: there it is `restored`. Returns when it is stored."""
         self._place.wait(self._services.checkpoint, state)
-        self._begin_counting_anew()
+        self.begin_counting_anew()
 
     @overload
     def step(self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T: ...

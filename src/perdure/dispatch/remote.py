@@ -6,12 +6,14 @@ import asyncio
 import math
 import os
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 
+from perdure.clock import SystemClock
 from perdure.dispatch.base import AttemptInfo, BlobName
 from perdure.dispatch.failure import Failure, name_of_error, plain_fields, raised, storable
 from perdure.dispatch.frames import (
@@ -98,6 +100,9 @@ class RemoteServices:
 
     def publish(self, value: Any) -> None:
         self._say(Published(), self._codec.encode(value, where=f"what node {self._info.node_id!r} publishes"))
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(SystemClock().now_micros() / 1_000_000, UTC)
 
     async def checkpoint(self, state: Any) -> None:
         encoded = self._codec.encode(state, where=f"the checkpoint of node {self._info.node_id!r}")

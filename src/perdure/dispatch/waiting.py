@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Coroutine, Sequence
+from datetime import datetime
 from typing import Any, TypeVar, overload
 
 import msgspec
@@ -36,13 +37,17 @@ T = TypeVar("T")
 class _Waits(Attempt):
     """What both colours have in common."""
 
+    def now(self) -> datetime:
+        """Return the engine's time, which tests can move."""
+        return self._place_of_all.hand(self._services.now)
+
     def _numbered(self, wanted: WaitFor) -> WaitFor:
         """Count a wait when it is called for, not when it is awaited: the order of the calls is what repeats."""
         counted = f"\0{wanted.name}"  # which is no name of a function
         self._steps[counted] += 1
         return msgspec.structs.replace(wanted, occurrence=self._steps[counted] - 1)
 
-    def _begin_counting_anew(self) -> None:
+    def begin_counting_anew(self) -> None:
         """After a checkpoint: a body that goes on from there counts from there."""
         for counted in [name for name in self._steps if name.startswith("\0")]:
             del self._steps[counted]

@@ -10,6 +10,7 @@ import asyncio
 import functools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -534,6 +535,9 @@ class Actor:
     def publish(self, value: Any) -> None:
         run_id = self._driver.projection.run.run_id
         self._driver.machinery.hub.flash(Flash(run_id=run_id, node_id=self.node_id, kind="publish", value=value))
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self._driver.machinery.clock.now_micros() / 1_000_000, UTC)
 
     async def checkpoint(self, state: Any, *, suspends: bool = False) -> None:
         consumed = {handle: feed.used for handle, feed in self._feeds.items()}

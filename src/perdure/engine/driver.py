@@ -32,6 +32,7 @@ from perdure.engine.sending import IN_ORDER, InputActor, is_input, is_too_early
 from perdure.engine.slots import Grant
 from perdure.engine.streams import Streams
 from perdure.engine.tenure import Tenure
+from perdure.engine.triggering import TriggerActor, is_trigger
 from perdure.engine.waiting import Waiting
 from perdure.errors import AttemptOver, PerdureError, RunError, RunNotReadable, StoreError
 from perdure.graph.declare import NodeType
@@ -566,11 +567,12 @@ class Driver:
         was_suspended = self.projection.status(node_id) is NodeStatus.SUSPENDED
         attempt = self.decider.start_attempt(node_id, at=self.machinery.clock.now_micros())
         plan = self._plan.nodes[node_id]
-        actor = _actor_kind(plan, self.projection.node(node_id))(self, plan, self.type_of(node_id), attempt)
+        node_type = self.type_of(node_id)
+        actor = _actor_kind(plan, self.projection.node(node_id), node_type)(self, plan, node_type, attempt)
         if plan.readers:
             actor.is_unread = self.decider.is_unread(node_id)
         self._bodies.add(actor, kind)
-        if isinstance(actor, InputActor):
+        if isinstance(actor, InputActor | TriggerActor):
             self._soon(self._obey_early)
             self.waiting.look_later()
         if not actor.has_effects or (not was_suspended and self._may_run_early(node_id)):
@@ -612,6 +614,10 @@ class Driver:
         """Have bodies stopped if the run has just begun to fail."""
         if was_running and self.projection.run.status is RunStatus.FAILING:
             self.stop_when_durable(STOPPING[RunStatus.FAILING])
+
+    def when_durable(self, act: Callable[[], None]) -> None:
+        """Have something done when everything that was decided so far is durable."""
+        self._pending.acts.append(act)
 
     def stop_when_durable(self, reason: str) -> None:
         """Have bodies stopped when the record of why is durable."""
@@ -752,11 +758,13 @@ class Driver:
 _STARTABLE = frozenset((NodeStatus.SCHEDULED, NodeStatus.SUSPENDED))
 
 
-def _actor_kind(plan: NodePlan, node: NodeState) -> type[Actor]:
+def _actor_kind(plan: NodePlan, node: NodeState, node_type: NodeType[..., Any]) -> type[Actor]:
     if node.stream is not None and node.stream.is_closed:
         return ClosingActor
     if is_input(plan):
         return InputActor
     if is_ask(plan):
         return AskActor
+    if is_trigger(node_type):
+        return TriggerActor
     return MapActor if plan.flow is not None and plan.flow.mapped else Actor

@@ -324,6 +324,32 @@ class Engine(Keeping, Telling):
         """Return the inputs of a run's workflow that are streams, each with the schema of its items."""
         return stream_inputs((await self._catalogue.read(run.run_id, run.workflow, run.version)).graph)
 
+    async def sources(self, run: RunState) -> list[str]:
+        """Return the nodes of a run that nothing inside it feeds, and that give streams: its inputs and triggers."""
+        plan = (await self._catalogue.read(run.run_id, run.workflow, run.version)).plan
+        return [
+            str(node_id)
+            for node_id, node in plan.nodes.items()
+            if node.readers and not node.upstream and not node.opened_by
+        ]
+
+    async def cursor_order(self, run: RunState, node_id: str) -> str:
+        """Return how the cursors of an inbox follow each other."""
+        graph = (await self._catalogue.read(run.run_id, run.workflow, run.version)).graph
+        return next((str(node.data.get("order", "number")) for node in graph.nodes if node.id == node_id), "number")
+
+    async def deliver(
+        self,
+        run_id: str,
+        node: str,
+        data: Any,
+        *,
+        id: str,  # noqa: A002 -- as people say it
+        cursor: str | int | None = None,
+    ) -> None:
+        """Give something to a trigger of a run that is an inbox: see `Run.deliver`."""
+        await Run[Any](self, RunId(run_id)).deliver(node, data, id=id, cursor=cursor)
+
     async def not_readable(self, run_id: RunId) -> RunNotReadable | None:
         """Return why this engine leaves a run to others that nobody drives and that should move, if it does."""
         if run_id not in self._not_readable:

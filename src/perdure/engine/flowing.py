@@ -16,6 +16,7 @@ from perdure.engine.outbox import Outbox
 from perdure.engine.pending import Pending
 from perdure.engine.sending import InputActor
 from perdure.engine.streams import Streams
+from perdure.engine.triggering import TriggerActor
 from perdure.errors import AttemptOver, ReplayDiffers
 from perdure.ids import NodeId
 from perdure.journal import events as e
@@ -91,10 +92,15 @@ class Flowing:
         self._driver.happened()
         return before, self._streams.outbox(actor.node_id)
 
+    def input_received(self, node_id: NodeId, input_id: str, cursor: e.Encoded | None) -> None:
+        """Record that something has come from outside, in one with its entry."""
+        self.record(node_id)
+        self._decider.input_received(node_id, input_id, cursor, at=self._clock.now_micros())
+
     def close_input(self, node_id: NodeId) -> None:
-        """Record that no more items come for an input."""
+        """Record that no more items come for an input, or from a trigger."""
         for actor in self._bodies.at(node_id):
-            if isinstance(actor, InputActor):
+            if isinstance(actor, InputActor | TriggerActor):
                 self.stream_ended(actor)
                 actor.close()
 

@@ -13,7 +13,7 @@ import msgspec
 from perdure.errors import WrongInputs
 from perdure.graph.annotations import bare, describe, parts_of
 from perdure.graph.constants import from_constant, has_schema, is_schema_compatible, schema_of
-from perdure.graph.model import STREAM_INPUT, Graph, Input
+from perdure.graph.model import FED, Graph, Input
 from perdure.graph.templates import VALUE
 
 _FORMS: dict[Any, str] = {
@@ -56,7 +56,7 @@ def stream_inputs(graph: Graph) -> dict[str, dict[str, Any]]:
     return {
         node.id: node.data.get("schema", {}).get(VALUE, node.data.get("schema", {}))
         for node in graph.nodes
-        if node.type == STREAM_INPUT
+        if node.type in FED
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -74,6 +75,9 @@ class ItemServices:
 
     def publish(self, value: Any) -> None:
         self._actor.publish(value)
+
+    def now(self) -> datetime:
+        return self._actor.now()
 
     async def checkpoint(self, state: Any) -> None:
         raise CheckpointNotHere(self._actor.node_id)

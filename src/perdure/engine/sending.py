@@ -9,7 +9,8 @@ import msgspec
 
 from perdure.engine.actor import Actor
 from perdure.engine.items import items_of_list
-from perdure.graph.model import STREAM_INPUT
+from perdure.graph.inbox import is_further
+from perdure.graph.model import FED
 from perdure.ids import NodeId
 from perdure.journal.events import Encoded
 from perdure.journal.states import NodeStatus, RunStatus
@@ -33,6 +34,9 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True):
     input: str
     item: str = ""
     blobs: tuple[BlobUse, ...] = ()
+    input_id: str | None = None
+    cursor: str | None = None
+    """How far the outside has been read, where a trigger is fed."""
 
 
 class InputActor(Actor):
@@ -73,7 +77,7 @@ class InputActor(Actor):
 
 def is_input(plan: NodePlan) -> bool:
     """Whether a node stands for an input."""
-    return plan.node.type == STREAM_INPUT
+    return plan.node.type in FED
 
 
 def is_too_early(command: Command, driver: Driver) -> bool:
@@ -99,4 +103,21 @@ def obey_sent(command: Command, driver: Driver) -> bool:
         driver.use_blobs(sent.blobs)
         outbox = driver.streams.outbox(node_id)
         outbox.put(outbox.low, sent.item.encode())
+        if sent.input_id is not None:
+            _note_input(sent, sent.input_id, driver)
     return True
+
+
+def _note_input(sent: Sent, input_id: str, driver: Driver) -> None:
+    """Record that something has come for a trigger, whose cursor only moves on."""
+    node_id = NodeId(sent.input)
+    last = driver.projection.node(node_id).checkpoint
+    order = str(driver.decider.plan.nodes[node_id].node.data.get("order", "number"))
+    moves = sent.cursor is not None and (last is None or is_further(sent.cursor, cursor_text(last), order))
+    cursor = msgspec.Raw(msgspec.json.encode(sent.cursor)) if moves else None
+    driver.flow.input_received(node_id, input_id, cursor)
+
+
+def cursor_text(cursor: Encoded) -> str:
+    """Return a cursor as it was delivered."""
+    return msgspec.json.decode(cursor, type=str)

@@ -15,18 +15,20 @@ from perdure.dispatch.failure import storable
 from perdure.engine.inputs import check_item
 from perdure.engine.interactions import Interaction, checked_answer, interaction_of
 from perdure.engine.resolution import Resolution, done
-from perdure.engine.sending import CLOSE, SEND, Sent
+from perdure.engine.sending import CLOSE, SEND, Sent, cursor_text
 from perdure.engine.waiting import DEADLINE, Answer, Signal, answer_command
 from perdure.errors import (
     AnsweredAlready,
     AnswerRefused,
     CommandIdTaken,
+    CursorRegressed,
     InputClosed,
     NotInDoubt,
     RunNotFound,
     WaitNotFound,
     WrongInputs,
 )
+from perdure.graph.inbox import is_further
 from perdure.ids import CommandId, RunId
 from perdure.journal.states import ENDED, TERMINAL, NodeState, NodeStatus, RunState, WaitKind, WaitState, WaitStatus
 from perdure.store.base import Command, StoredRun
@@ -86,7 +88,38 @@ class Told:
             raise _unknown_stream(run, name, known)
         await self._command(CLOSE, msgspec.to_builtins(Sent(input=name)), f"{CLOSE}/{name}")
 
-    async def _require_open(self, name: str, item: Any) -> None:
+    async def deliver(self, node: str, data: Any, *, id: str, cursor: str | int | None = None) -> None:  # noqa: A002
+        """Give something to a trigger of the run that is an inbox. Durable when this returns; the same id has no effect twice.
+
+        The cursor, if there is one, says how far the outside has been read. Raises CursorRegressed if that is not further than
+        before, WrongInputs if there is no such inbox or the data does not fit, and InputClosed if nothing more is taken.
+        """
+        stored = await self._require_open(node, data)
+        text = None if cursor is None else storable(str(cursor))
+        if text is not None:
+            await self._require_further(stored, node, id, text)
+        encoded, blobs = await self._engine.values.pack(data, where=f"what is delivered to {node!r}")
+        sent = Sent(input=node, item=bytes(encoded).decode(), blobs=blobs, input_id=storable(id), cursor=text)
+        await self._command(SEND, msgspec.to_builtins(sent), f"{SEND}/{node}/{id}")
+
+    async def stop(self) -> None:
+        """Have all triggers and inputs of the run end: it completes when what has come is worked off."""
+        sources = await self._engine.sources(await self.state())
+        for node in sources:
+            await self._command(CLOSE, msgspec.to_builtins(Sent(input=node)), f"{CLOSE}/{node}")
+
+    async def _require_further(self, stored: StoredRun, node: str, input_id: str, cursor: str) -> None:
+        if any(command.command_id == f"{SEND}/{node}/{input_id}" for command in stored.commands):
+            return  # it is there already
+        order = await self._engine.cursor_order(stored.run, node)
+        last = next((found.checkpoint for found in stored.nodes if found.node_id == node), None)
+        try:
+            if last is not None and not is_further(cursor, cursor_text(last), order):
+                raise CursorRegressed(node, input_id, repr(cursor), repr(cursor_text(last)))
+        except ValueError:
+            raise WrongInputs(stored.run.workflow, [f"{node!r}: {cursor!r} is no cursor: it takes numbers"]) from None
+
+    async def _require_open(self, name: str, item: Any) -> StoredRun:
         stored = await self.load()
         known = await self._engine.stream_inputs(stored.run)
         if name not in known:
@@ -99,6 +132,7 @@ class Told:
         is_over = node is not None and (node.status in ENDED or (node.stream is not None and node.stream.is_closed))
         if stored.run.status in TERMINAL or is_closing or is_given or is_over:
             raise InputClosed(self.run_id, name)
+        return stored
 
     async def pause(
         self, reason: str = "", *, grace: float | timedelta | None = None, command_id: str | None = None

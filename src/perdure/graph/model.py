@@ -39,7 +39,11 @@ STREAM_INPUT = "perdure.input"
 """The type of a node that stands for an input that is a stream. The node's id is the input's name."""
 ASK = "perdure.ask"
 """The type of a node that asks a person."""
-BUILT_IN = frozenset((STREAM_INPUT, ASK))
+INBOX = "perdure.inbox"
+"""The type of a trigger that is fed by whoever has something for it."""
+FED = frozenset((STREAM_INPUT, INBOX))
+"""Types of nodes whose items are sent to the run."""
+BUILT_IN = frozenset((STREAM_INPUT, ASK, INBOX))
 """Types that are there wherever perdure is."""
 DEFAULT_OUTPUT = "output"
 """The handle of a node that returns one value, and of a workflow that returns one."""

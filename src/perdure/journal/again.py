@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from perdure.graph.model import STREAM_INPUT
+from perdure.graph.model import FED
 from perdure.graph.plan import Plan
 from perdure.ids import NodeId
 from perdure.journal.projection import Projection
@@ -56,7 +56,7 @@ class Again:
         return status(node_id) is NodeStatus.RUNNING and all(status(reader) in ENDED for reader in plan.readers)
 
     def _is_input(self, node_id: NodeId) -> bool:
-        return self._plan.nodes[node_id].node.type == STREAM_INPUT
+        return self._plan.nodes[node_id].node.type in FED
 
     def _unfinished(self) -> Iterator[NodeId]:
         return (node_id for node_id in self._generators if self._projection.status(node_id) not in ENDED)

@@ -280,14 +280,14 @@ class TriggerRegistered(NodeEvent, frozen=True, kw_only=True):
 
 
 class TriggerInputReceived(NodeEvent, frozen=True, kw_only=True):
+    """Something has come from outside. What it is, is the entry of the stream that is recorded with it."""
+
     input_id: str
-    data: Encoded
-    cursor: str | None = None
 
 
 class TriggerCursorAdvanced(NodeEvent, frozen=True, kw_only=True):
-    cursor: str
-    processed_count: int = 1
+    cursor: Encoded
+    """How far the outside has been read: whoever runs the trigger again goes on from there."""
 
 
 # Streams, one event per batch and never one per item

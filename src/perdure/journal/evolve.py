@@ -135,6 +135,11 @@ def evolve_node(node: NodeState, event: e.NodeEvent, *, seq: Seq, at: int) -> No
             status = _of_attempt(node, event, NodeStatus.RUNNING)
             stream = cut_back(node.stream) if event.anew and node.stream is not None else node.stream
             return replace(node, status=status, due=None, reason="", stream=stream, last_seq=seq)
+        case e.TriggerRegistered() | e.TriggerInputReceived():
+            return replace(node, status=_lawful(node, event, NodeStatus.RUNNING), last_seq=seq)
+        case e.TriggerCursorAdvanced():
+            status = _lawful(node, event, NodeStatus.RUNNING)
+            return replace(node, status=status, checkpoint=event.cursor, last_seq=seq)
         case e.InteractionResponded() | e.TimerFired() | e.SignalTaken():
             due = at if node.status is NodeStatus.SUSPENDED else node.due
             return replace(node, status=_lawful(node, event, node.status), due=due, last_seq=seq)

@@ -17,7 +17,7 @@ from perdure.journal.waiting import OPENING, SETTLING, Waits
 
 StepKey = tuple[NodeId, str, int]
 """A memoised step: its node, its name, and how often that name came before."""
-_NOTED = OPENING | SETTLING | {e.StepCompleted, e.NodeCheckpointed}
+_NOTED = OPENING | SETTLING | {e.StepCompleted, e.NodeCheckpointed, e.TriggerCursorAdvanced}
 """Events of which more is kept than what becomes of their node."""
 
 
@@ -76,6 +76,8 @@ class Projection:
     def _note(self, event: e.NodeEvent, seq: Seq, at: int) -> None:
         if isinstance(event, e.StepCompleted):
             self.steps[event.node_id, event.name, event.occurrence] = event.result
+        elif isinstance(event, e.TriggerCursorAdvanced):
+            self.waits.checkpointed(event.node_id, seq=seq)
         elif isinstance(event, e.NodeCheckpointed):
             if not event.suspends:
                 self.waits.checkpointed(event.node_id, seq=seq)

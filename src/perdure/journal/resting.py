@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perdure.graph.model import STREAM_INPUT
+from perdure.graph.model import FED
 from perdure.ids import NodeId
 from perdure.journal import events as e
 from perdure.journal.states import (
@@ -130,7 +130,7 @@ class Resting(Streaming):
         is_soon = any(due - at <= self.hibernate_micros for due in dues)
         is_soon = is_soon or any(due - at <= max(self.hibernate_micros, RETRY_MICROS) for due in retries)
         dues += retries
-        waits_for_input = any(self.plan.nodes[node_id].node.type == STREAM_INPUT for node_id in self._suspended)
+        waits_for_input = any(self.plan.nodes[node_id].node.type in FED for node_id in self._suspended)
         has_reason = waits or in_doubt or self._delayed or waits_for_input
         if is_soon or not has_reason or any(map(self.may_go_on, self._suspended)):
             return

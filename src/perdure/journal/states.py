@@ -71,6 +71,7 @@ _CANCELLABLE = LIVE - {RunStatus.FAILING, RunStatus.CANCELLING}
 _RESTING = (RunStatus.PAUSED, RunStatus.SUSPENDED, RunStatus.AWAITING_INPUT, RunStatus.QUARANTINED)
 
 _WAITS = (e.InteractionRequested, e.TimerSet, e.SignalAwaited)
+_TRIGGERS = (e.TriggerRegistered, e.TriggerInputReceived, e.TriggerCursorAdvanced)
 _SETTLES = (e.InteractionResponded, e.TimerFired, e.SignalTaken)
 _WAITING = (NodeStatus.RUNNING, NodeStatus.SUSPENDED, NodeStatus.SCHEDULED, NodeStatus.IN_DOUBT)
 """What a node may be when something comes that it waits for: its attempt may have been lost meanwhile."""
@@ -105,6 +106,7 @@ NODE_LAW: Mapping[type[e.Event], Mapping[NodeStatus, frozenset[NodeStatus]]] = {
     e.OutboxEnqueued: {NodeStatus.RUNNING: frozenset((NodeStatus.RUNNING,))},
     e.OutboxClosed: {NodeStatus.RUNNING: frozenset((NodeStatus.RUNNING,))},
     e.ItemFailed: {NodeStatus.RUNNING: frozenset((NodeStatus.RUNNING,))},
+    **{event: {NodeStatus.RUNNING: frozenset((NodeStatus.RUNNING,))} for event in _TRIGGERS},
     e.NodeSuspended: {NodeStatus.RUNNING: frozenset((NodeStatus.SUSPENDED,))},
     **{event: {NodeStatus.RUNNING: frozenset((NodeStatus.RUNNING,))} for event in _WAITS},
     **{event: {status: frozenset((status,)) for status in _WAITING} for event in _SETTLES},

@@ -98,6 +98,12 @@ class Streaming(Standing):
         self._survey_again()
         return dropped
 
+    def input_received(self, node_id: NodeId, input_id: str, cursor: e.Encoded | None, *, at: int) -> None:
+        """Something has come from outside for a trigger, whose cursor moves with it."""
+        self._record(e.TriggerInputReceived(node_id=node_id, input_id=input_id), at)
+        if cursor is not None:
+            self._record(e.TriggerCursorAdvanced(node_id=node_id, cursor=cursor), at)
+
     def stream_closed(self, node_id: NodeId, attempt: int, *, at: int, unread: bool = False) -> None:
         """The node's stream has ended well, and all of it is recorded: no attempt at the node follows."""
         stream = self.projection.node(node_id).stream

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perdure.graph.model import STREAM_INPUT
+from perdure.graph.model import FED
 from perdure.journal import events as e
 from perdure.journal.dump import Dump, Violation, violation
 from perdure.journal.states import WAITING, NodeStatus, RunStatus, WaitKind, WaitStatus
@@ -70,6 +70,6 @@ _OVER = frozenset((NodeStatus.COMPLETED, NodeStatus.FAILED, NodeStatus.CANCELLED
 def _waits_for_items(dump: Dump) -> bool:
     if dump.plan is None:
         return True
-    inputs = (node_id for node_id, plan in dump.plan.nodes.items() if plan.node.type == STREAM_INPUT)
+    inputs = (node_id for node_id, plan in dump.plan.nodes.items() if plan.node.type in FED)
     suspended = {node.node_id for node in dump.current_nodes if node.status is NodeStatus.SUSPENDED}
     return any(node_id in suspended for node_id in inputs)

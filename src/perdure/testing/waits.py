@@ -9,11 +9,15 @@ from typing import Any
 
 from perdure.dispatch.context import Context
 from perdure.engine.run import Run
-from perdure.errors import AnsweredAlready, InputClosed, StoreError, WaitNotFound
+from perdure.errors import AnsweredAlready, CursorRegressed, InputClosed, StoreError, WaitNotFound
 from perdure.graph.asking import ask
 from perdure.graph.declare import Stream, node, workflow
+from perdure.graph.inbox import inbox
 from perdure.graph.trace import collect, when
+from perdure.graph.triggers import Trigger, TriggerInput
+from perdure.journal.events import TimerFired
 from perdure.journal.states import RunStatus, WaitKind
+from perdure.nodes.schedule import Tick, schedule
 from perdure.testing.graphs import TICK_SECONDS, Reference, add
 from perdure.testing.ledger import effect
 from perdure.testing.process import current_process
@@ -66,6 +70,20 @@ async def sending(run: Run[Any]) -> None:
         if sent > 12:
             await run.send("words", "three", item_id="3")
             await run.close("words")
+
+
+async def stopping(run: Run[Any]) -> None:
+    """Stop the run after some time."""
+    if len([entry async for entry in run.events(follow=False) if isinstance(entry.event, TimerFired)]) >= 3:
+        await run.stop()
+
+
+async def delivering(run: Run[Any]) -> None:
+    """Deliver orders 101 to 105, again and again, and stop when they are there."""
+    for number in range(101, 106):
+        with suppress(InputClosed, CursorRegressed):
+            await run.deliver("inbox", number, id=f"order {number}", cursor=number)
+    await run.stop()
 
 
 async def watching(run: Run[Any]) -> None:
@@ -182,6 +200,20 @@ async def interviewed(ctx: Context, upto: int) -> AsyncIterator[int]:
         yield number + (await ctx.ask(f"for {number}", schema=int) if number else 0)
 
 
+@node
+class Orders(Trigger[str, int]):
+    """Reads orders 8 to 12 from outside, where cursors are texts: "10" comes after "9"."""
+
+    async def inputs(self, ctx: Any, cursor: str | None) -> AsyncIterator[TriggerInput[str, int]]:
+        effect(ctx)
+        for number in range(int(cursor or 7) + 1, 13):
+            await asyncio.sleep(TICK_SECONDS)
+            yield TriggerInput(number, id=f"order {number}", cursor=str(number))
+
+    def is_after(self, cursor: str, last: str) -> bool:
+        return int(cursor) > int(last)
+
+
 @node(concurrency=2)
 async def loud(ctx: Context, word: str) -> str:
     effect(ctx)
@@ -190,6 +222,12 @@ async def loud(ctx: Context, word: str) -> str:
 
 
 # Workflows
+
+
+@node
+async def noted(ctx: Context, tick: Tick) -> str:
+    effect(ctx)
+    return f"{tick.missed}"
 
 
 @workflow
@@ -250,6 +288,21 @@ def fed(words: Stream[str]) -> list[str]:
     return collect(loud.map(words))
 
 
+@workflow
+def triggered() -> list[int]:
+    return collect(doubled.map(Orders()))
+
+
+@workflow
+def delivered() -> list[int]:
+    return collect(doubled.map(inbox(int)))
+
+
+@workflow
+def scheduled() -> list[str]:
+    return collect(noted.map(schedule(every=60, catch_up="all")))
+
+
 def wait_references() -> list[Reference]:
     """Return the workflows that wait, and what must come of them."""
     return [
@@ -263,5 +316,8 @@ def wait_references() -> list[Reference]:
         Reference(workflow=paused, inputs={"x": 1}, person=resuming),
         Reference(workflow=asking_for_items, inputs={"xs": [1, 2, 3, 4]}, person=answering),
         Reference(workflow=asking_while_giving, inputs={"x": 3}, person=answering),
+        Reference(workflow=triggered, inputs={}, person=watching),
+        Reference(workflow=delivered, inputs={}, certain=frozenset(("doubled",)), person=delivering),
+        Reference(workflow=scheduled, inputs={}, certain=frozenset(("noted",)), person=stopping),
         Reference(workflow=fed, inputs={}, certain=frozenset(("loud",)), person=sending),
     ]

@@ -1,0 +1,106 @@
+"""Nodes that are fed from outside: what comes is recorded together with how far the outside has been read."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from perdure.engine.actor import Actor
+from perdure.engine.emission import Emission, Unread
+from perdure.engine.outbox import Outbox
+from perdure.engine.packing import PackedEntry
+from perdure.graph.triggers import Trigger, TriggerInput
+from perdure.journal.events import Encoded
+
+if TYPE_CHECKING:
+    from perdure.dispatch.base import Task
+    from perdure.engine.driver import Driver
+    from perdure.graph.declare import NodeType
+    from perdure.graph.plan import NodePlan
+
+
+class PackedInput(PackedEntry, frozen=True, gc=False):
+    """An entry that has come from outside."""
+
+    input_id: str = ""
+    cursor: Encoded | None = None
+    acknowledge: Callable[[], Awaitable[None]] | None = None
+
+
+class TriggerEmission(Emission):
+    """Where the inputs of a trigger go. They follow what was recorded, and are never compared with it."""
+
+    def __init__(self, actor: TriggerActor, outbox: Outbox, *, first: int) -> None:
+        super().__init__(actor, outbox, first=first, recorded=None)
+        self._trigger = actor
+
+    def pack(self, value: Any) -> PackedEntry:
+        if not isinstance(value, TriggerInput):
+            raise TypeError(f"a trigger yields TriggerInput(data, id=…, cursor=…), and not {type(value).__name__}")
+        arrived = cast("TriggerInput[Any, Any]", value)
+        packed = self._actor.pack(arrived.data)
+        cursor = None
+        if arrived.cursor is not None:
+            encode = self._actor.values.codecs.encode
+            cursor = msgspec.Raw(encode(arrived.cursor, where=f"the cursor of trigger {self._actor.node_id!r}"))
+        return PackedInput(
+            packed.entry,
+            packed.blobs,
+            packed.are_kept,
+            input_id=arrived.input_id,
+            cursor=cursor,
+            acknowledge=arrived.acknowledge,
+        )
+
+    def _give(self, packed: PackedEntry) -> None:
+        super()._give(packed)
+        if isinstance(packed, PackedInput):
+            self._trigger.input_received(packed)
+
+
+class TriggerActor(Actor):
+    """Runs a trigger, until somebody stops it."""
+
+    def __init__(self, driver: Driver, plan: NodePlan, node_type: NodeType[..., Any], attempt: int) -> None:
+        super().__init__(driver, plan, node_type, attempt)
+        self._is_closed = asyncio.Event()
+
+    def close(self) -> None:
+        """Take no more from outside: the body is ended, and what it gave is all there is."""
+        self._is_closed.set()
+
+    async def _execute(self, task: Task) -> Any:
+        async with asyncio.TaskGroup() as group:
+            closing = group.create_task(self._is_closed.wait())
+            executing = group.create_task(super()._execute(task))
+            await asyncio.wait((closing, executing), return_when=asyncio.FIRST_COMPLETED)
+            (closing if executing.done() else executing).cancel()
+        if self._is_closed.is_set():
+            raise Unread
+        return executing.result()
+
+    async def _emission(self, outbox: Outbox) -> Emission:
+        stream = self._driver.projection.node(self.node_id).stream
+        assert stream is not None, "the stream of a node that runs is open"
+        return TriggerEmission(self, outbox, first=stream.entries)
+
+    def input_received(self, packed: PackedInput) -> None:
+        """Record what has come, together with its entry."""
+        self._driver.flow.input_received(self.node_id, packed.input_id, packed.cursor)
+        if packed.acknowledge is not None:
+            self._driver.when_durable(functools.partial(self._acknowledge, packed.acknowledge))
+
+    def _acknowledge(self, acknowledge: Callable[[], Awaitable[None]]) -> None:
+        async def tell() -> None:
+            await acknowledge()
+
+        self._driver.spawn(tell())
+
+
+def is_trigger(node_type: NodeType[..., Any]) -> bool:
+    """Whether a node is fed from outside."""
+    return isinstance(node_type.fn, type) and issubclass(node_type.fn, Trigger)

@@ -1,0 +1,74 @@
+"""Triggers: nodes that are fed from outside, and go on where they were.
+
+A trigger gives a stream. Each item comes with an id and a cursor, which says how far the outside has been read: the item, and
+that the cursor has moved, are recorded together. So whoever goes on after a crash reads from exactly there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Generic, TypeVar, cast
+
+from perdure.errors import CursorRegressed
+from perdure.graph.handles import BodyContext
+
+C = TypeVar("C")
+T = TypeVar("T")
+
+
+class TriggerInput(Generic[C, T]):
+    """Something that has come from outside."""
+
+    __slots__ = ("acknowledge", "cursor", "data", "input_id")
+
+    def __init__(
+        self,
+        data: T,
+        *,
+        id: str,  # noqa: A002 -- as people say it
+        cursor: C | None = None,
+        acknowledge: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """`acknowledge` is called when the input is durable; it may be called again for the same input after a crash."""
+        self.data = data
+        self.input_id = id
+        self.cursor = cursor
+        self.acknowledge = acknowledge
+
+
+class Trigger(Generic[C, T]):
+    """What your own triggers are made of:
+
+        @node
+        class Orders(Trigger[int, dict]):
+            url: str
+
+            async def inputs(self, ctx, cursor):
+                while True:
+                    for order in await fetch_after(self.url, cursor or 0):
+                        cursor = order["number"]
+                        yield TriggerInput(order, id=str(cursor), cursor=cursor)
+                    await asyncio.sleep(10)
+
+    A cursor is any value that can be stored. One that is not after the last one is refused.
+    """
+
+    def inputs(self, ctx: Any, cursor: C | None) -> AsyncIterator[TriggerInput[C, T]]:
+        """Yield what comes from outside, after `cursor`: where an earlier attempt has stopped, or None at the beginning."""
+        raise NotImplementedError("a trigger says in `inputs` what comes from outside")
+
+    def is_after(self, cursor: C, last: C) -> bool:
+        """Whether a cursor is further than another. Override it where `>` does not say so, as for numbers in texts."""
+        return bool(cast("Any", cursor) > last)
+
+    async def run(self, ctx: BodyContext) -> AsyncIterator[T]:
+        """Give everything that comes. The engine records each with its cursor."""
+        context: Any = ctx
+        last: C | None = context.restored
+        async for arrived in self.inputs(context, last):
+            if arrived.cursor is not None:
+                if last is not None and not self.is_after(arrived.cursor, last):
+                    raise CursorRegressed(context.node_id, arrived.input_id, repr(arrived.cursor), repr(last))
+                last = arrived.cursor
+            yield cast("T", arrived)
+            context.begin_counting_anew()

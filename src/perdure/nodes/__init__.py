@@ -1,0 +1,1 @@
+"""Built-in node types, a module each."""

@@ -1,0 +1,66 @@
+"""A trigger that sees files come: `files = folder("inbox", "*.csv")`.
+
+A file is given once, when it has not changed for a moment. The cursor is when it came into the folder, and its name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from perdure.errors import GraphError
+from perdure.graph.declare import NodeDecorator, Stream
+from perdure.graph.triggers import Trigger, TriggerInput
+
+Cursor = tuple[int, str]
+"""When the file came or was changed last, in nanoseconds since 1970, and its name."""
+
+
+class Folder(Trigger[Cursor, str]):
+    """Looks into a folder again and again."""
+
+    path: str = ""
+    pattern: str = "*"
+    every: float = 1.0
+    settled: float = 1.0
+
+    async def inputs(self, ctx: Any, cursor: Cursor | None) -> AsyncIterator[TriggerInput[Cursor, str]]:
+        last = None if cursor is None else (cursor[0], cursor[1])
+        while True:
+            now = ctx.now().timestamp()
+            for place in await asyncio.to_thread(self._files, now, last):
+                last = place
+                name = place[1]
+                yield TriggerInput(str(Path(self.path) / name), id=f"{name}@{place[0]}", cursor=place)
+            await asyncio.sleep(self.every)
+
+    def is_after(self, cursor: Cursor, last: Cursor) -> bool:
+        return tuple(cursor) > tuple(last)
+
+    def _files(self, now: float, last: Cursor | None) -> list[Cursor]:
+        """Return the files that have come, oldest first. Once one is found that may still be written to, none after it."""
+        found: list[Cursor] = []
+        for path in Path(self.path).glob(self.pattern):
+            try:
+                status = path.stat()
+            except FileNotFoundError:  # gone again
+                continue
+            if path.is_file():
+                found.append((status.st_ctime_ns, path.name))
+        settled_before = (now - self.settled) * 1e9
+        return sorted(place for place in found if place[0] <= settled_before and (last is None or place > last))
+
+
+_folder = NodeDecorator("perdure.folder")(Folder)
+
+
+def folder(path: str | Path, pattern: str = "*", *, every: float = 1.0, settled: float = 1.0) -> Stream[str]:
+    """Give the path of each file that comes into a folder, or is changed there. The run lives until it is stopped.
+
+    It is looked at `every` so many seconds, and a file is given when nothing has happened to it for `settled` seconds.
+    """
+    if every <= 0 or settled < 0:
+        raise GraphError("A folder is looked at in intervals: every=1.0 is one second.")
+    return _folder(path=str(path), pattern=pattern, every=every, settled=settled)
