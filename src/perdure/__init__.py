@@ -9,8 +9,10 @@ from perdure.errors import PerdureError
 from perdure.graph.asking import ask
 from perdure.graph.assets import Asset, Audio, Document, Image, Video
 from perdure.graph.declare import Backoff, NodeType, Outputs, Stream, Workflow, node, workflow
+from perdure.graph.inbox import inbox
 from perdure.graph.itemfailure import ItemFailure
 from perdure.graph.trace import after, collect, failures, first, stage, text, unless, when
+from perdure.graph.triggers import Trigger, TriggerInput
 
 if TYPE_CHECKING:
     from perdure.dispatch.assets import AssetFile
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from perdure.engine.probing import Doubt
     from perdure.engine.run import Run
     from perdure.engine.settings import EngineSettings
+    from perdure.nodes.folder import folder
+    from perdure.nodes.schedule import Tick, schedule
     from perdure.store.codecs import Codec, register_codec, register_type
 
 __version__ = "0.1.0"
@@ -44,6 +48,9 @@ __all__ = [
     "Run",
     "Stream",
     "SyncContext",
+    "Tick",
+    "Trigger",
+    "TriggerInput",
     "Video",
     "Workflow",
     "after",
@@ -51,9 +58,12 @@ __all__ = [
     "collect",
     "failures",
     "first",
+    "folder",
+    "inbox",
     "node",
     "register_codec",
     "register_type",
+    "schedule",
     "stage",
     "text",
     "unless",
@@ -71,8 +81,11 @@ _LATE = {
     "Interaction": "perdure.engine.interactions",
     "Run": "perdure.engine.run",
     "SyncContext": "perdure.dispatch.context",
+    "Tick": "perdure.nodes.schedule",
+    "folder": "perdure.nodes.folder",
     "register_codec": "perdure.store.codecs",
     "register_type": "perdure.store.codecs",
+    "schedule": "perdure.nodes.schedule",
 }
 """Names whose modules take a while to load: declaring workflows does not need them."""
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from typing import Any
 
 import pytest
 
 from perdure import Engine, node, workflow
-from perdure.engine.loglines import LogKeeper
+from perdure.engine.loglines import LogKeeper, LogLines
 from perdure.errors import StoreLocked
 from perdure.ids import ROOT_BRANCH, NodeId, RunId, Seq
 from perdure.store.base import LogLine
@@ -51,7 +50,8 @@ def line(message: Any, **fields: Any) -> LogLine:
 async def test_a_line_that_no_database_can_hold_is_lost_alone(store_url: str, bad: LogLine):
     async with Engine(store_url) as engine:
         run = await engine.start(resting, run_id="run", x=1)
-        engine.hub.log_lines.extend([line("before"), line("beside"), bad, line("after")])
+        for written in (line("before"), line("beside"), bad, line("after")):
+            engine.hub.log_lines.append(written)
 
         assert await run.result() == 1
         kept = await engine.store.load_logs(RunId("run"), after=0, limit=10)
@@ -68,11 +68,12 @@ async def test_a_store_that_cannot_be_used_costs_the_lines_and_nothing_else(sqli
             return await call()
 
     store = await open_store(sqlite_url)
-    lines = deque([line("one")])
+    lines = LogLines(10)
+    lines.append(line("one"))
 
     await LogKeeper(lines, Locked(store).as_store, VirtualClock()).flush()
 
-    assert not lines
+    assert lines.take() == []
     await store.close()
 
 

@@ -257,6 +257,11 @@ class Actor:
         recorded = [wait for wait in self._driver.projection.waits if wait.node_id == self.node_id]
         return Recall(recorded, self._scope_of)
 
+    def forget_waits(self) -> None:
+        """Expect the body to come back to nothing: it has come to a checkpoint."""
+        if "recall" in self.__dict__:
+            self.recall.forget()
+
     @staticmethod
     def _scope_of(wait_name: str) -> str:
         return ""
@@ -555,6 +560,8 @@ class Actor:
             suspends=suspends,
         )
         await self._driver.checkpoint(self, saved, blobs)
+        if not suspends:
+            self.forget_waits()
 
     async def recorded_step(self, name: str, occurrence: int) -> Encoded | None:
         recorded = self._driver.projection.steps.get((self.node_id, storable(name), occurrence))

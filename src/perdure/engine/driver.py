@@ -36,6 +36,7 @@ from perdure.engine.triggering import TriggerActor, is_trigger
 from perdure.engine.waiting import Waiting
 from perdure.errors import AttemptOver, PerdureError, RunError, RunNotReadable, StoreError
 from perdure.graph.declare import NodeType
+from perdure.graph.model import INBOX
 from perdure.graph.plan import NodePlan, Plan
 from perdure.ids import CommandId, Epoch, NodeId, RunId, Seq
 from perdure.journal import events as e
@@ -251,7 +252,8 @@ class Driver:
             return
         if is_too_early(command, self) or (self._early and command.kind in IN_ORDER):
             self._early[command.command_id] = command
-            self.decider.stir(at=self.machinery.clock.now_micros())
+            node_id = NodeId(str(command.payload.get("input", "")))
+            self.decider.stir(node_id, at=self.machinery.clock.now_micros())
             self.happened()
             return
         self._commands_seen.add(command.command_id)
@@ -565,9 +567,10 @@ class Driver:
         if self.decider.begins_anew(node_id):
             self.streams.begin_anew(node_id)
         was_suspended = self.projection.status(node_id) is NodeStatus.SUSPENDED
-        attempt = self.decider.start_attempt(node_id, at=self.machinery.clock.now_micros())
         plan = self._plan.nodes[node_id]
         node_type = self.type_of(node_id)
+        is_fed = plan.node.type == INBOX or is_trigger(node_type)
+        attempt = self.decider.start_attempt(node_id, at=self.machinery.clock.now_micros(), is_trigger=is_fed)
         actor = _actor_kind(plan, self.projection.node(node_id), node_type)(self, plan, node_type, attempt)
         if plan.readers:
             actor.is_unread = self.decider.is_unread(node_id)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Generator
 from contextlib import contextmanager
 from typing import Any, Literal
 
 import msgspec
 
+from perdure.engine.loglines import LogLines
 from perdure.ids import NodeId, RunId
-from perdure.store.base import LogLine
 
 MAX_BACKLOG = 1_000
 """Fleeting news a slow listener may be behind; older ones are dropped."""
@@ -35,7 +34,7 @@ class Hub:
     def __init__(self) -> None:
         self._changed: dict[RunId, set[asyncio.Event]] = {}
         self._flashes: dict[RunId, set[asyncio.Queue[Flash]]] = {}
-        self.log_lines: deque[LogLine] = deque(maxlen=MAX_LOG_LINES)
+        self.log_lines = LogLines(MAX_LOG_LINES)
 
     def changed(self, run_id: RunId) -> None:
         """Something about the run is durable."""

@@ -99,8 +99,10 @@ class Heartbeat:
         """Show that the loop turns, for ever. Where there is no thread, renew as well, until the lease is lost."""
         store = None if self._thread is not None else await self._open_store()
         next_beat = self._clock.monotonic() + self._settings.heartbeat_seconds
+        # A thread looks whether the loop turns; without one nobody does.
+        pause = min(1.0, self._settings.heartbeat_seconds) if store is None else self._settings.heartbeat_seconds / 10
         while True:
-            await self._clock.sleep(min(1.0, self._settings.heartbeat_seconds))
+            await self._clock.sleep(pause)
             self._ticked = self._clock.monotonic()
             if self._was_doubted and self.is_fresh():
                 self._was_doubted = False

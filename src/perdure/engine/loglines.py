@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
@@ -15,10 +16,30 @@ log = logging.getLogger("perdure.engine")
 FLUSH_SECONDS = 0.25
 
 
-class LogKeeper:
-    """Writes the lines that gather in `lines` to the store, now and then."""
+class LogLines:
+    """Lines that wait to be written. If they come faster than that, the oldest are lost."""
 
-    def __init__(self, lines: deque[LogLine], store: Store, clock: Clock) -> None:
+    def __init__(self, most: int) -> None:
+        self._lines: deque[LogLine] = deque(maxlen=most)
+        self._have_come = asyncio.Event()
+
+    def append(self, line: LogLine) -> None:
+        self._lines.append(line)
+        self._have_come.set()
+
+    def take(self) -> list[LogLine]:
+        self._have_come.clear()
+        return [self._lines.popleft() for _ in range(len(self._lines))]
+
+    async def have_come(self) -> None:
+        """Return when there are some."""
+        await self._have_come.wait()
+
+
+class LogKeeper:
+    """Writes the lines that gather in `lines` to the store, a moment after the first of them has come."""
+
+    def __init__(self, lines: LogLines, store: Store, clock: Clock) -> None:
         self._lines = lines
         self._store = store
         self._clock = clock
@@ -26,12 +47,13 @@ class LogKeeper:
     async def run(self) -> None:
         """Write again and again, for ever."""
         while True:
+            await self._lines.have_come()
             await self._clock.sleep(FLUSH_SECONDS)
             await self.flush()
 
     async def flush(self) -> None:
         """Write what has gathered. Never raises because of a line, or of the store."""
-        if batch := [self._lines.popleft() for _ in range(len(self._lines))]:
+        if batch := self._lines.take():
             await self._append(batch)
 
     async def _append(self, batch: Sequence[LogLine]) -> None:

@@ -44,6 +44,11 @@ class Recall:
             self._came_back.clear()
             await self._came_back.wait()
 
+    def forget(self) -> None:
+        """Note a checkpoint: the body does not come back to what was before it."""
+        self._left.clear()
+        self._came_back.set()
+
     def left(self, scope: str) -> Sequence[str]:
         """Return the names of what the body has not come back to."""
         return [name for name, _ in self._left.get(scope, ())]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,6 +16,8 @@ from perdure.engine.outbox import Outbox
 from perdure.engine.packing import PackedEntry
 from perdure.graph.triggers import Trigger, TriggerInput
 from perdure.journal.events import Encoded
+
+log = logging.getLogger("perdure.driver")
 
 if TYPE_CHECKING:
     from perdure.dispatch.base import Task
@@ -68,18 +71,34 @@ class TriggerActor(Actor):
     def __init__(self, driver: Driver, plan: NodePlan, node_type: NodeType[..., Any], attempt: int) -> None:
         super().__init__(driver, plan, node_type, attempt)
         self._is_closed = asyncio.Event()
+        self._is_draining = False
+
+    def drain(self) -> None:
+        """The run is being let go: a trigger can be ended at any time, because it goes on from its cursor."""
+        self._is_draining = True
+
+    @property
+    def only_waits(self) -> bool:
+        return self._is_draining or super().only_waits
 
     def close(self) -> None:
         """Take no more from outside: the body is ended, and what it gave is all there is."""
+        if self._emitting is not None:
+            self._emitting.end()
         self._is_closed.set()
 
     async def _execute(self, task: Task) -> Any:
-        async with asyncio.TaskGroup() as group:
-            closing = group.create_task(self._is_closed.wait())
-            executing = group.create_task(super()._execute(task))
-            await asyncio.wait((closing, executing), return_when=asyncio.FIRST_COMPLETED)
-            (closing if executing.done() else executing).cancel()
+        loop = asyncio.get_running_loop()
+        executing = loop.create_task(super()._execute(task))
+        closing = loop.create_task(self._is_closed.wait())
+        try:
+            await asyncio.wait((executing, closing), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            closing.cancel()
+            executing.cancel()
+            await asyncio.wait((executing,))
         if self._is_closed.is_set():
+            log.debug("trigger_closed", extra={"node_id": self.node_id, "ended": not executing.cancelled()})
             raise Unread
         return executing.result()
 
@@ -91,6 +110,8 @@ class TriggerActor(Actor):
     def input_received(self, packed: PackedInput) -> None:
         """Record what has come, together with its entry."""
         self._driver.flow.input_received(self.node_id, packed.input_id, packed.cursor)
+        if packed.cursor is not None:
+            self.forget_waits()
         if packed.acknowledge is not None:
             self._driver.when_durable(functools.partial(self._acknowledge, packed.acknowledge))
 

@@ -92,7 +92,7 @@ class Decider(Resting):
 
     # What happens to attempts
 
-    def start_attempt(self, node_id: NodeId, *, at: int) -> int:
+    def start_attempt(self, node_id: NodeId, *, at: int, is_trigger: bool = False) -> int:
         """Start the scheduled attempt of a node, or go on with a suspended one, and return its number."""
         node = self.projection.node(node_id)
         plan = self.plan.nodes[node_id]
@@ -111,6 +111,8 @@ class Decider(Resting):
             anew=is_anew,
         )
         self._record(started, at)
+        if is_trigger and node.attempt == 1:
+            self._record(e.TriggerRegistered(node_id=node_id, trigger_type=plan.node.type, config=plan.node.data), at)
         if plan.readers and node.stream is None:
             self._opened(node_id)
         return node.attempt

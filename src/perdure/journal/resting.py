@@ -71,13 +71,17 @@ class Resting(Streaming):
 
     # What comes from outside
 
-    def stir(self, *, at: int) -> None:
-        """Something has come for a node that waits for it without having said so: let those go on that wait for items."""
-        if self.projection.run.status in WAITING and not self._in_doubt():
+    def stir(self, node_id: NodeId, *, at: int) -> None:
+        """Something has come for a node without its having said that it waits for that: let it go on, with all that wait for
+        items."""
+        if self.projection.run.status in WAITING:
             self.resume(reason="something came", at=at)
         elif self.falls_asleep:
             self.falls_asleep = False
             self._go_on()
+        is_running = self.projection.run.status is RunStatus.RUNNING
+        if is_running and self.projection.status(node_id) is NodeStatus.SUSPENDED:
+            self.ready.append(node_id)
 
     def wait_opened(self, event: e.AnyWait, *, at: int) -> None:
         """A body waits for something. A signal may have come before."""

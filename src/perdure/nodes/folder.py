@@ -53,6 +53,7 @@ class Folder(Trigger[Cursor, str]):
         return sorted(place for place in found if place[0] <= settled_before and (last is None or place > last))
 
 
+Folder.__name__ = "folder"  # what its nodes are called
 _folder = NodeDecorator("perdure.folder")(Folder)
 
 

@@ -73,6 +73,7 @@ class Schedule(Trigger[datetime, Tick]):
         return _cron(self.cron, last.astimezone(zone))
 
 
+Schedule.__name__ = "schedule"  # what its nodes are called
 _schedule = NodeDecorator("perdure.schedule")(Schedule)
 
 

@@ -1,0 +1,340 @@
+"""Triggers: what comes from outside is taken once, in order, from where an earlier life has stopped; and schedules keep time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import msgspec
+import pytest
+
+from perdure import Context, Engine, Tick, Trigger, TriggerInput, collect, folder, inbox, node, schedule, workflow
+from perdure.engine.inspect import verify_run
+from perdure.errors import CursorRegressed, GraphError, InputClosed, RunFailed, WrongInputs
+from perdure.ids import RunId
+from perdure.journal.states import RunStatus
+from perdure.nodes.schedule import next_times
+from perdure.testing.loop import VirtualClock, run_virtual
+from perdure.testing.world import SETTINGS
+from tests.crash.backends import opened_world
+from tests.engine.engines import in_another_process
+
+PATIENT = msgspec.structs.replace(
+    SETTINGS, poll_seconds=86_400, recovery_seconds=86_400, heartbeat_seconds=40_000, lease_seconds=200_000
+)
+BERLIN = ZoneInfo("Europe/Berlin")
+
+ticks: list[tuple[str, int]] = []
+taken: list[Any] = []
+
+
+@node
+async def note(tick: Tick) -> str:
+    ticks.append((tick.at.isoformat(), tick.missed))
+    return tick.at.isoformat()
+
+
+@node
+async def take(ctx: Context, item: Any) -> Any:
+    taken.append(item)
+    return item
+
+
+@workflow
+def nightly_all() -> list[str]:
+    return collect(note.map(schedule("30 2 * * *", tz="Europe/Berlin", catch_up="all")))
+
+
+@workflow
+def nightly_latest() -> list[str]:
+    return collect(note.map(schedule("30 2 * * *", tz="Europe/Berlin", catch_up="latest")))
+
+
+@workflow
+def nightly_skip() -> list[str]:
+    return collect(note.map(schedule("30 2 * * *", tz="Europe/Berlin", catch_up="skip")))
+
+
+@workflow
+def every_minute() -> list[str]:
+    return collect(note.map(schedule(every=timedelta(minutes=1))))
+
+
+@workflow
+def orders() -> list[int]:
+    return collect(take.map(inbox.named("orders")(int)))
+
+
+@workflow
+def texts() -> list[str]:
+    return collect(take.map(inbox.named("texts")(str, order="text")))
+
+
+def seconds_from(start: datetime, end: datetime) -> float:
+    return (end - start).total_seconds()
+
+
+def lived(
+    workflow: Any, folder: Path, *, begins: datetime, down_from: datetime, up_at: datetime, ends: datetime
+) -> list[tuple[str, int]]:
+    """Run a schedule in one process, let that process end, and go on in another. Return what fired."""
+    ticks.clear()
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        shift = begins.timestamp() - VirtualClock().now_micros() / 1_000_000
+        clock = lambda: VirtualClock(wall_offset_seconds=shift)  # noqa: E731
+        begun = loop.time()
+        async with opened_world(f"sqlite:///{folder}/p.db", folder, settings=PATIENT, clock=clock) as world:
+
+            async def first(engine: Engine) -> None:
+                run = await engine.start(workflow, run_id="run")
+                await asyncio.sleep(seconds_from(begins, down_from) - (loop.time() - begun))
+                assert await verify_run(engine, run.run_id) == []
+                await engine.stop()
+
+            async def second(engine: Engine) -> None:
+                run = await engine.get("run")
+                await asyncio.sleep(seconds_from(begins, ends) - (loop.time() - begun))
+                await run.stop()
+                assert await run.result() == [at for at, _ in ticks]
+                assert await verify_run(engine, run.run_id) == []
+
+            await in_another_process(world, first)
+            await asyncio.sleep(seconds_from(begins, up_at) - (loop.time() - begun))
+            await in_another_process(world, second)
+
+    run_virtual(main())
+    return list(ticks)
+
+
+# Schedules
+
+
+def test_a_time_that_exists_twice_fires_once_and_one_that_does_not_exist_fires_when_it_is_over() -> None:
+    autumn = next_times("30 2 * * *", "Europe/Berlin", datetime(2026, 10, 24, 12, tzinfo=UTC), 2)
+    spring = next_times("30 2 * * *", "Europe/Berlin", datetime(2026, 3, 28, 12, tzinfo=UTC), 2)
+
+    assert [at.isoformat() for at in autumn] == ["2026-10-25T02:30:00+02:00", "2026-10-26T02:30:00+01:00"]
+    assert [at.isoformat() for at in spring] == ["2026-03-29T03:00:00+02:00", "2026-03-30T02:30:00+02:00"]
+
+
+@pytest.mark.parametrize(
+    ("flow", "expected"),
+    [
+        (
+            nightly_all,
+            [
+                ("2026-10-24T02:30:00+02:00", 0),
+                ("2026-10-25T02:30:00+02:00", 0),
+                ("2026-10-26T02:30:00+01:00", 0),
+                ("2026-10-27T02:30:00+01:00", 0),
+            ],
+        ),
+        (
+            nightly_latest,
+            [("2026-10-24T02:30:00+02:00", 0), ("2026-10-26T02:30:00+01:00", 1), ("2026-10-27T02:30:00+01:00", 0)],
+        ),
+        (nightly_skip, [("2026-10-24T02:30:00+02:00", 0), ("2026-10-27T02:30:00+01:00", 2)]),
+    ],
+    ids=["all", "latest", "skip"],
+)
+def test_a_downtime_of_two_days_over_a_change_of_clocks_is_caught_up_as_said(
+    flow: Any, expected: list[tuple[str, int]], tmp_path: Path
+) -> None:
+    fired = lived(
+        flow,
+        tmp_path,
+        begins=datetime(2026, 10, 23, 12, tzinfo=BERLIN),
+        down_from=datetime(2026, 10, 24, 12, tzinfo=BERLIN),
+        up_at=datetime(2026, 10, 26, 12, tzinfo=BERLIN),
+        ends=datetime(2026, 10, 27, 12, tzinfo=BERLIN),
+    )
+
+    assert fired == expected
+
+
+def test_an_interval_begins_with_the_run_and_is_kept_over_a_downtime(tmp_path: Path) -> None:
+    begins = datetime(2026, 5, 1, 12, 0, 30, tzinfo=UTC)
+
+    fired = lived(
+        every_minute,
+        tmp_path,
+        begins=begins,
+        down_from=begins + timedelta(seconds=130),
+        up_at=begins + timedelta(seconds=430),
+        ends=begins + timedelta(seconds=500),
+    )
+
+    assert fired == [
+        ("2026-05-01T12:01:30+00:00", 0),
+        ("2026-05-01T12:02:30+00:00", 0),
+        ("2026-05-01T12:07:30+00:00", 4),
+        ("2026-05-01T12:08:30+00:00", 0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        (lambda: schedule("61 * * * *"), "no cron expression"),
+        (lambda: schedule("0 0 31 2 *"), "cron expression|never comes"),
+        (lambda: schedule("0 0 * * *", tz="Mars/Phobos"), "no time zone 'Mars/Phobos'"),
+        (lambda: schedule(every=0), "An interval is a time"),
+        (lambda: schedule(), "either a cron expression or an interval"),
+        (lambda: schedule("0 0 * * *", every=3), "either a cron expression or an interval"),
+        (lambda: schedule("0 0 * * *", catch_up="some"), "no catch_up 'some'"),  # type: ignore[arg-type]
+        (lambda: folder("in", every=0), "looked at in intervals"),
+    ],
+)
+def test_nonsense_is_refused_where_the_workflow_is_written(wrong: Any, what: str) -> None:
+    with pytest.raises(GraphError, match=what):
+        wrong()
+
+
+# Inboxes
+
+
+async def test_what_is_delivered_is_taken_once_and_in_order(sqlite_url: str) -> None:
+    taken.clear()
+    async with Engine(sqlite_url) as engine:
+        run = await engine.start(orders)
+        for number in (1, 2, 2, 10):
+            await engine.deliver(run.run_id, "orders", number, id=str(number), cursor=number)
+        async with asyncio.timeout(5):
+            while len(taken) < 3:
+                await asyncio.sleep(0.01)
+        with pytest.raises(CursorRegressed, match=r"'9'.*is not after '10'"):
+            await run.deliver("orders", 9, id="9", cursor=9)
+        with pytest.raises(WrongInputs, match="no cursor"):
+            await run.deliver("orders", 9, id="9", cursor="nine")
+        with pytest.raises(WrongInputs, match="does not fit"):
+            await run.deliver("orders", "eleven", id="11", cursor=11)
+        with pytest.raises(WrongInputs, match="no input 'letters'"):
+            await run.deliver("letters", 1, id="1")
+        await run.deliver("orders", 11, id="11", cursor=11)
+        await run.stop()
+        await run.stop()
+
+        assert await run.result() == [1, 2, 10, 11]
+        with pytest.raises(InputClosed):
+            await run.deliver("orders", 12, id="12", cursor=12)
+        assert await verify_run(engine, run.run_id) == []
+
+
+async def test_cursors_that_are_texts_follow_each_other_as_texts(sqlite_url: str) -> None:
+    async with Engine(sqlite_url) as engine:
+        run = await engine.start(texts)
+        await run.deliver("texts", "b", id="1", cursor="b")
+        async with asyncio.timeout(5):
+            while (await run.load()).commands:
+                await asyncio.sleep(0.01)
+        with pytest.raises(CursorRegressed):
+            await run.deliver("texts", "a", id="2", cursor="a")
+        await run.stop()
+
+        assert await run.result() == ["b"]
+
+
+# Triggers of one's own
+
+
+@node
+class Backwards(Trigger[int, int]):
+    """Gives a cursor that was there before."""
+
+    async def inputs(self, ctx: Any, cursor: int | None) -> AsyncIterator[TriggerInput[int, int]]:
+        for number in (1, 2, 2):
+            yield TriggerInput(number, id=str(number), cursor=number)
+
+
+@workflow
+def backwards() -> list[int]:
+    return collect(take.map(Backwards()))
+
+
+acknowledged: list[str] = []
+
+
+@node
+class Acknowledging(Trigger[int, int]):
+    async def inputs(self, ctx: Any, cursor: int | None) -> AsyncIterator[TriggerInput[int, int]]:
+        async def acknowledge(name: str, recorded: int) -> None:
+            acknowledged.append(name)
+
+        for number in range(cursor or 0, 3):
+            yield TriggerInput(
+                number,
+                id=str(number),
+                cursor=number + 1,
+                acknowledge=lambda number=number: acknowledge(str(number), number),
+            )
+        await asyncio.sleep(3_600)
+
+
+@workflow
+def acknowledging() -> list[int]:
+    return collect(take.map(Acknowledging()))
+
+
+async def test_a_cursor_that_does_not_move_on_is_refused(sqlite_url: str) -> None:
+    async with Engine(sqlite_url) as engine:
+        run = await engine.start(backwards)
+        with pytest.raises(RunFailed, match=r"CursorRegressed.*not after 2"):
+            await run.result()
+
+
+async def test_inputs_are_acknowledged_when_they_are_durable_and_a_trigger_can_be_stopped(sqlite_url: str) -> None:
+    acknowledged.clear()
+    async with Engine(sqlite_url) as engine:
+        run = await engine.start(acknowledging)
+        async with asyncio.timeout(5):
+            while len(acknowledged) < 3:
+                await asyncio.sleep(0.01)
+        assert await run.status() is RunStatus.RUNNING
+        await run.stop()
+
+        assert await run.result() == [0, 1, 2]
+        assert await verify_run(engine, run.run_id) == []
+
+
+# Folders
+
+
+@workflow
+def incoming(path: str) -> list[str]:
+    return collect(take.map(folder("in", "*.csv", every=0.05, settled=0.1)))
+
+
+async def test_each_file_is_given_once_also_by_another_engine(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = tmp_path / "in"
+    place.mkdir()
+
+    async def until(count: int) -> None:
+        async with asyncio.timeout(10):
+            while len(taken) < count:
+                await asyncio.sleep(0.02)
+
+    taken.clear()
+    async with Engine(sqlite_url) as engine:
+        run = await engine.start(incoming, path=str(place))
+        for name in ("b.csv", "notes.txt", "a.csv"):
+            (place / name).write_text("1")
+            await asyncio.sleep(0.02)
+        await until(2)
+    (place / "0.csv").write_text("1")
+    async with Engine(sqlite_url) as engine:
+        run = await engine.get(run.run_id)
+        await until(3)
+        await asyncio.sleep(0.3)
+        await run.stop()
+
+        assert await run.result() == ["in/b.csv", "in/a.csv", "in/0.csv"] == taken
+        assert await verify_run(engine, RunId(run.run_id)) == []
