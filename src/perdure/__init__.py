@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from perdure.engine.run import Run
     from perdure.engine.settings import EngineSettings
     from perdure.nodes.folder import folder
+    from perdure.nodes.redis_stream import redis_stream
     from perdure.nodes.schedule import Tick, schedule
     from perdure.store.codecs import Codec, register_codec, register_type
 
@@ -61,6 +62,7 @@ __all__ = [
     "folder",
     "inbox",
     "node",
+    "redis_stream",
     "register_codec",
     "register_type",
     "schedule",
@@ -83,6 +85,7 @@ _LATE = {
     "SyncContext": "perdure.dispatch.context",
     "Tick": "perdure.nodes.schedule",
     "folder": "perdure.nodes.folder",
+    "redis_stream": "perdure.nodes.redis_stream",
     "register_codec": "perdure.store.codecs",
     "register_type": "perdure.store.codecs",
     "schedule": "perdure.nodes.schedule",

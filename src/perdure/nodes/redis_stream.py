@@ -1,0 +1,85 @@
+"""A trigger that reads a Redis stream: `messages = redis_stream("orders", url="redis://…")`.
+
+The cursor is the id of the last entry that was taken, kept with the run: no consumer group is needed, and nothing is lost or
+taken twice whatever becomes of the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+from perdure.errors import GraphError
+from perdure.graph.declare import NodeDecorator, Stream
+from perdure.graph.triggers import Trigger, TriggerInput
+
+log = logging.getLogger("perdure.nodes")
+
+BLOCK_MS = 2_000
+RETRY_SECONDS = 1.0
+PER_READ = 100
+
+
+class RedisStream(Trigger[str, dict[str, str]]):
+    """Reads the entries of a stream, one after the other."""
+
+    key: str = ""
+    url: str = "redis://localhost:6379"
+    start: str = "beginning"
+
+    async def inputs(self, ctx: Any, cursor: str | None) -> AsyncIterator[TriggerInput[str, dict[str, str]]]:
+        # Only who reads from Redis needs it.
+        from redis.asyncio import Redis
+        from redis.exceptions import ConnectionError as Unreachable
+
+        connect: Any = Redis.from_url
+        client = connect(self.url, decode_responses=True)
+        try:
+            last = cursor
+            while True:
+                try:
+                    if last is None:
+                        last = await ctx.step(self._beginning, client)
+                    found = await client.xread({self.key: last}, count=PER_READ, block=BLOCK_MS)
+                except Unreachable as error:
+                    log.warning("redis_unreachable", extra={"key": self.key, "error": str(error)})
+                    await asyncio.sleep(RETRY_SECONDS)
+                    continue
+                for _, entries in found:
+                    for last, fields in entries:
+                        yield TriggerInput(fields, id=last, cursor=last)
+        finally:
+            await client.aclose()
+
+    def is_after(self, cursor: str, last: str) -> bool:
+        return _place(cursor) > _place(last)
+
+    async def _beginning(self, client: Any) -> str:
+        """Return the id after which everything is new. It is asked for once."""
+        if self.start == "beginning":
+            return "0-0"
+        entries = await client.xrevrange(self.key, count=1)
+        return str(entries[0][0]) if entries else "0-0"
+
+
+RedisStream.__name__ = "redis_stream"  # what its nodes are called
+_redis_stream = NodeDecorator("perdure.redis_stream")(RedisStream)
+
+
+def redis_stream(key: str, *, url: str = "redis://localhost:6379", start: str = "beginning") -> Stream[dict[str, str]]:
+    """Give the fields of each entry of a Redis stream, from its beginning or only what comes from now on (`start="now"`).
+
+    The run lives until it is stopped. While Redis cannot be reached, it waits. Needs `pip install perdure[redis]`.
+    """
+    if start not in ("beginning", "now"):
+        raise GraphError(f"A stream is read from its 'beginning' or from 'now', and not from {start!r}.")
+    if not key:
+        raise GraphError("A Redis stream has a key.")
+    return _redis_stream(key=key, url=url, start=start)
+
+
+def _place(entry_id: str) -> tuple[int, int]:
+    milliseconds, _, number = entry_id.partition("-")
+    return int(milliseconds), int(number or 0)
