@@ -574,7 +574,8 @@ class Actor:
         await self._driver.step_completed(self, storable(name), occurrence, encoded, blobs)
 
     async def outcome(self, wanted: WaitFor, value: Any = NOT_GIVEN, *, scope: str = "") -> Came:
-        encoded, blobs = None, ()
+        encoded: Encoded | None = None
+        blobs: tuple[BlobUse, ...] = ()
         if wanted.kind is WaitKind.SUSPEND:
             name = storable(scope + wanted.name)
             is_new = self._driver.projection.waits.named(self.node_id, name, wanted.occurrence) is None

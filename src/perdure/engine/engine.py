@@ -324,7 +324,7 @@ class Engine(Keeping, Telling):
         """Return the inputs of a run's workflow that are streams, each with the schema of its items."""
         return stream_inputs((await self._catalogue.read(run.run_id, run.workflow, run.version)).graph)
 
-    async def sources(self, run: RunState) -> list[str]:
+    async def sources(self, run: RunState) -> Sequence[str]:
         """Return the nodes of a run that nothing inside it feeds, and that give streams: its inputs and triggers."""
         plan = (await self._catalogue.read(run.run_id, run.workflow, run.version)).plan
         return [

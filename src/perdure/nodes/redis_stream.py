@@ -31,11 +31,11 @@ class RedisStream(Trigger[str, dict[str, str]]):
 
     async def inputs(self, ctx: Any, cursor: str | None) -> AsyncIterator[TriggerInput[str, dict[str, str]]]:
         # Only who reads from Redis needs it.
-        from redis.asyncio import Redis
+        import redis.asyncio as asynchronous
         from redis.exceptions import ConnectionError as Unreachable
 
-        connect: Any = Redis.from_url
-        client = connect(self.url, decode_responses=True)
+        library: Any = asynchronous
+        client = library.Redis.from_url(self.url, decode_responses=True)
         try:
             last = cursor
             while True:

@@ -150,7 +150,6 @@ async def signalled(ctx: Context) -> list[Any]:
     return [first, second, third]
 
 
-@node
 class Suspended:
     """Keeps its state over a suspension."""
 
@@ -200,7 +199,6 @@ async def interviewed(ctx: Context, upto: int) -> AsyncIterator[int]:
         yield number + (await ctx.ask(f"for {number}", schema=int) if number else 0)
 
 
-@node
 class Orders(Trigger[str, int]):
     """Reads orders 8 to 12 from outside, where cursors are texts: "10" comes after "9"."""
 
@@ -219,6 +217,10 @@ async def loud(ctx: Context, word: str) -> str:
     effect(ctx)
     await asyncio.sleep(TICK_SECONDS)
     return word.upper()
+
+
+suspended = node(Suspended)
+orders = node(Orders)
 
 
 # Workflows
@@ -244,7 +246,7 @@ def asking_inside(x: int) -> str:
 
 
 @workflow
-def asking_at_once() -> list[Any]:
+def asking_at_once() -> Any:
     return asked_at_once()
 
 
@@ -259,13 +261,13 @@ def waiting_again_and_again(times: int) -> int:
 
 
 @workflow
-def waiting_for_signals() -> list[Any]:
+def waiting_for_signals() -> Any:
     return signalled()
 
 
 @workflow
 def suspending(x: int) -> str:
-    return Suspended(x=x)
+    return suspended(x=x)
 
 
 @workflow
@@ -290,7 +292,7 @@ def fed(words: Stream[str]) -> list[str]:
 
 @workflow
 def triggered() -> list[int]:
-    return collect(doubled.map(Orders()))
+    return collect(doubled.map(orders()))
 
 
 @workflow
