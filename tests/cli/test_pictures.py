@@ -273,7 +273,7 @@ NODE = NodeId("fetch")
         (e.RunFailed(error=BOOM), "run failed: ValueError: boom"),
         (e.RunCancelled(reason="enough"), "run cancelled: enough"),
         (e.StageStarted(stage="late"), "stage late started"),
-        (e.SignalReceived(name="go", signal_id="1", value=msgspec.Raw(b"1")), "run signal received"),
+        (e.SignalReceived(name="go", signal_id="1", value=msgspec.Raw(b"1")), "run received signal 'go': 1"),
     ],
 )
 def test_events_are_told_in_words(event: e.AnyEvent, told: str):

@@ -9,7 +9,16 @@ from typing import Any, Literal
 import click
 
 from perdure.cli.exits import Exit
-from perdure.cli.options import Place, awaited, imports_option, json_option, print_json, store_option, users_output
+from perdure.cli.options import (
+    COMMAND_LINE,
+    Place,
+    awaited,
+    imports_option,
+    json_option,
+    print_json,
+    store_option,
+    users_output,
+)
 from perdure.cli.output import read_output
 from perdure.cli.plainly import Silence
 from perdure.cli.results import verdict
@@ -100,5 +109,5 @@ async def _resolve(
 ) -> RunId:
     async with Engine(place.url, workflows=(), recover=False) as engine:  # without workflows it cannot drive the run
         run_id = await find_run(engine.store, run)
-        await (await engine.get(run_id)).resolve(node, resolution, output=value, by="command line")
+        await (await engine.get(run_id)).resolve(node, resolution, output=value, by=COMMAND_LINE)
         return run_id

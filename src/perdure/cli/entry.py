@@ -35,10 +35,15 @@ SECTIONS = {
     "Start": {
         "demo": Entry("demo", "Watch a workflow survive a crash, in a minute."),
         "run": Entry("run", "Run a workflow to its end, or go on where it stopped."),
-        "resume": Entry("run", "Go on with a run that was interrupted or waits."),
+        "resume": Entry("run", "Go on with a run that was interrupted, was paused or waits."),
+        "pause": Entry("pausing", "Pause a run, or many, until they are resumed."),
         "cancel": Entry("act", "Stop a run for good."),
-        "resolve": Entry("act", "Say what became of a node in doubt."),
+    },
+    "Tell": {
+        "answer": Entry("answer", "Answer what a run asks; without arguments, list all that is asked."),
+        "signal": Entry("send", "Send a signal to a run."),
         "send": Entry("send", "Give items to an input of a run that is a stream."),
+        "resolve": Entry("act", "Say what became of a node in doubt."),
     },
     "Look": {
         "list": Entry("look", "List runs, newest first."),

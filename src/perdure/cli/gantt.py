@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from perdure.cli.flowing import rate_text
 from perdure.cli.marks import NODE_MARKS, Meaning, painted, words_of
 from perdure.cli.terminal import Paper, Pen
-from perdure.cli.timeline import Outcome, Period, Span, Timeline
+from perdure.cli.timeline import Ending, Outcome, Period, Span, Timeline
 from perdure.cli.words import cells, counted, duration, fitted, padded, plain, time_of_day
 from perdure.graph.model import Node
 from perdure.ids import NodeId
@@ -40,6 +40,12 @@ _BARS: dict[Outcome, tuple[str, Meaning]] = {
     "failed": ("╳", "bad"),
     "lost": ("░", "warning"),
     "cancelled": ("╌", "faint"),
+}
+_ENDINGS: dict[Ending, str] = {
+    "died": "the process died",
+    "stopped": "it was stopped",
+    "rested": "it waited, with nobody driving it",
+    "paused": "it was paused",
 }
 _TROUBLED: tuple[Outcome, ...] = ("failed", "lost")
 
@@ -179,8 +185,11 @@ def _nodes(
 
 def _node_line(node: Node, state: NodeState | None, spans: Sequence[Span], sheet: _Sheet) -> str:
     status = state.status if state is not None else NodeStatus.IDLE
+    if status is NodeStatus.RUNNING and spans and spans[-1].outcome == "waiting":
+        status = NodeStatus.SUSPENDED  # its body is in memory for a moment longer, and at rest
     # Trouble is drawn last: a failed attempt of a millisecond must not vanish under the one that followed.
-    drawn = sorted(spans, key=lambda span: span.outcome in _TROUBLED)
+    # Waiting is drawn first, for the same reason.
+    drawn = sorted(spans, key=lambda span: (span.outcome in _TROUBLED, span.outcome != "waiting"))
     bar = sheet.bar((column, _BARS[span.outcome]) for span in drawn for column in sheet.axis.cells(span))
     return sheet.line(NODE_MARKS[status], node.id, bar, sheet.notes[node.id])
 
@@ -188,10 +197,14 @@ def _node_line(node: Node, state: NodeState | None, spans: Sequence[Span], sheet
 def _note(state: NodeState | None, spans: Sequence[Span], stream: Headway | None) -> str:
     if not spans:
         return words_of(state.status if state is not None else NodeStatus.IDLE)
-    last = spans[-1]
-    parts = [duration(last.end - last.start)]
+    last = [span for span in spans if span.attempt == spans[-1].attempt]
+    parts = [duration(sum(span.end - span.start for span in last if span.outcome != "waiting"))]
+    if spans[-1].outcome == "waiting":
+        parts.append("waits")
+    elif waited := sum(span.end - span.start for span in last if span.outcome == "waiting"):
+        parts.append(f"waited {duration(waited)}")
     for outcome in _TROUBLED:
-        number = sum(span.outcome == outcome for span in spans)
+        number = len({span.attempt for span in spans if span.outcome == outcome})
         if number:
             parts.append(f"{number} {outcome}")
     return " · ".join((*parts, *(_items(stream) if stream is not None else ())))
@@ -243,7 +256,7 @@ def _group_line(
     load = [0] * sheet.axis.width
     for node in members:
         for span in timeline.spans.get(node.id, ()):
-            for column in sheet.axis.cells(span):
+            for column in sheet.axis.cells(span) if span.outcome != "waiting" else ():
                 load[column] += 1
     most = max(load) or 1
     heights = ((column, math.ceil(height / most * len(_LEVELS))) for column, height in enumerate(load) if height)
@@ -272,8 +285,7 @@ def _breaks(periods: Sequence[Period], pen: Pen) -> Iterator[str]:
     if len(pairs) > MOST_BREAKS:
         yield f"{pen.warning('╎')} {pen.faint(counted(len(pairs) - MOST_BREAKS, 'earlier break'))}"
     for before, after in pairs[-MOST_BREAKS:]:
-        how = "the process died" if before.was_lost else "it was stopped"
-        told = f"{time_of_day(before.end)} {how}, {time_of_day(after.start)} resumed"
+        told = f"{time_of_day(before.end)} {_ENDINGS[before.ending]}, {time_of_day(after.start)} resumed"
         yield f"{pen.warning('╎')} {pen.faint(f'{told} ({duration(after.start - before.end)} later)')}"
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 import msgspec
 
 from perdure.cli.program import Program
@@ -36,6 +38,17 @@ def read_inputs(program: Program, pairs: Sequence[str], file: str | None) -> dic
     except WrongInputs as error:
         raise WrongInputs(program.name, [*error.problems, *_how_to_give(graph, given)]) from None
     return given
+
+
+def value_of(option: str, text: str | None) -> Any:
+    """Return the JSON value that an option was given; None if it was not. Raises click.UsageError if it is no JSON."""
+    if text is None:
+        return None
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        quoted = shlex.quote(msgspec.json.encode(text).decode())
+        raise click.UsageError(f"{option} is not JSON: {error}. If it is a text, quote it: {option} {quoted}") from None
 
 
 Fits = Callable[[str, Any], bool]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from perdure.cli.words import counted, duration, error_line, plain, time_of_day
+from perdure.cli.words import counted, duration, error_line, fitted, plain, time_of_day, until, value_line
+from perdure.engine.waiting import DEADLINE
 from perdure.ids import NodeId
 from perdure.journal import events as e
 
@@ -13,6 +14,9 @@ RUN = "run"
 
 MOST_NAMES = 5
 """How many nodes are named in a line."""
+
+MOST_VALUE = 60
+"""How much of an answer, or of what a signal brings, is told in a line."""
 
 _QUIET = (
     *(
@@ -25,6 +29,7 @@ _QUIET = (
         e.NodeCheckpointed,
         e.StepCompleted,
     ),
+    *(e.NodeSuspended, e.NodeResumed, e.TimerFired, e.SignalTaken, e.RunPausing),
     *(e.OutboxEnqueued, e.OutboxClosed, e.TriggerCursorAdvanced, e.AttemptResultDiscarded, e.BranchActivated),
 )
 """What a person who watches a run does not need to be told, unless `is_news` makes an exception."""
@@ -39,6 +44,8 @@ def is_news(event: e.Event) -> bool:
             return event.due is not None
         case e.RunFailed():
             return event.node_id is None  # the node has said it
+        case e.SignalTaken():
+            return event.signal_id is None  # that the signal has come was said
         case _:
             return not isinstance(event, _QUIET)
 
@@ -91,13 +98,47 @@ def _what(event: e.AnyEvent, at: int) -> str:
             return f"item {event.position} {what}: {error_line(event.error)}"
         case e.StepCompleted():
             return f"completed step {plain(event.name)}" + (f" #{event.occurrence + 1}" if event.occurrence else "")
+        case e.NodeSuspended():
+            return f"suspended{_because(event.reason)}"
+        case e.NodeResumed():
+            return "goes on"
+        case e.WaitOpened() | e.InteractionResponded() | e.TimerFired() | e.SignalTaken():
+            return _what_of_wait(event, at)
         case e.NodeEvent():
             return _past(event, "Node")
         case _:
-            return _what_of_run(event)
+            return _what_of_run(event, at)
 
 
-def _what_of_run(event: e.Event) -> str:
+def _what_of_wait(event: e.AnyWait | e.InteractionResponded | e.TimerFired | e.SignalTaken, at: int) -> str:
+    match event:
+        case e.InteractionRequested(suspends=True):
+            return f"waits to be told to go on{_because(event.prompt)}"
+        case e.InteractionRequested():
+            return f"asks {plain(repr(event.prompt))}{_until(event.due, at)} ({plain(event.interaction_id)})"
+        case e.InteractionResponded():
+            return _answered(event)
+        case e.TimerSet():
+            return f"sleeps {duration(event.due - at)}{_until(event.due, at)}"
+        case e.TimerFired():
+            return "has slept"
+        case e.SignalAwaited():
+            return f"waits for signal {plain(repr(event.signal))}{_until(event.due, at)}"
+        case e.SignalTaken(signal_id=None):
+            return "has waited for a signal in vain: its time is over"
+        case e.SignalTaken():
+            return f"took signal {plain(event.signal_id or '')}"
+
+
+def _answered(event: e.InteractionResponded) -> str:
+    answer = e.or_none(event.answer)
+    told = "" if answer is None else f": {fitted(value_line(answer), MOST_VALUE)}"
+    if event.by == DEADLINE:
+        return "was not answered in time" + (told and f"; its default counts{told}")
+    return f"was answered{f' by {plain(event.by)}' if event.by else ''}{told}"
+
+
+def _what_of_run(event: e.Event, at: int) -> str:
     match event:
         case e.RunCreated():
             return f"created from {plain(event.workflow)}, version {event.version}"
@@ -113,6 +154,10 @@ def _what_of_run(event: e.Event) -> str:
             return f"{_past(event, 'Run')}{_at(event.node_id)}: {error_line(event.error)}"
         case e.RunQuarantined():
             return f"quarantined{_because(event.reason)}"
+        case e.RunSuspended():
+            return f"{'awaits input' if event.awaiting_input else 'suspended'}{_because(event.reason)}{_until(event.wake_at, at)}"
+        case e.SignalReceived():
+            return f"received signal {plain(repr(event.name))}: {fitted(value_line(event.value), MOST_VALUE)}"
         case e.StageStarted() | e.StageCompleted():
             return _past(event, "Stage")
         case e.BranchCreated():
@@ -148,6 +193,10 @@ def _attempt(number: int) -> str:
 
 def _because(reason: str) -> str:
     return f": {plain(reason)}" if reason else ""
+
+
+def _until(due: int | None, at: int) -> str:
+    return "" if due is None else f", until {until(due, now=at)}"
 
 
 def _at(node_id: NodeId | None) -> str:

@@ -16,14 +16,16 @@ from rich.text import Text
 
 from perdure.cli.flowing import Columns, columns_of
 from perdure.cli.marks import NODE_MARKS, RUN_MARKS, Meaning, words_of
+from perdure.cli.options import Place
 from perdure.cli.plainly import stopping_text
+from perdure.cli.waits import how_to_end, waiting_words
 from perdure.cli.watch import Flowing, Shown, Watch
 from perdure.cli.words import counted, duration, error_line, fitted, padded, plain
 from perdure.clock import Clock, SystemClock
 from perdure.graph.model import Node
 from perdure.ids import NodeId
 from perdure.journal.events import Recorded
-from perdure.journal.states import ENDED, NodeState, NodeStatus
+from perdure.journal.states import ENDED, NodeState, NodeStatus, WaitState
 
 REDRAW_SECONDS = 0.25
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
@@ -43,7 +45,11 @@ class Picture:
 
     interval_seconds = REDRAW_SECONDS
 
-    def __init__(self, console: Console | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self, console: Console | None = None, clock: Clock | None = None, *, place: Place | None = None
+    ) -> None:
+        """With a `place`, the commands that end what the run waits for are shown while it rests."""
+        self._place = place
         self._console = console or Console(highlight=False)
         self._clock = clock or SystemClock()
         self._notice = ""
@@ -76,6 +82,9 @@ class Picture:
             rows[room - 1 :] = [Text("  … and more", "dim")]
         yield from rows
         yield self._summary(watch)
+        if self._place is not None and watch.rests:
+            for why, command in how_to_end(watch.run_id, watch.awaited(), self._place):
+                yield Text("  ").append(f"{why}: ", "dim").append(command)
         if self._notice:
             yield Text(self._notice, "yellow")
 
@@ -102,19 +111,23 @@ class Picture:
                 yield self._fitted(Text(indent).append(rest, "dim"))
             for state in states:
                 if not folded or _is_moving(state):
-                    yield self._row(state, watch.shown.get(state.node_id), names, indent, table)
+                    yield self._row(state, watch, names, indent, table)
 
-    def _row(self, state: NodeState, shown: Shown | None, names: int, indent: str, table: _Table) -> Text:
-        mark, meaning = NODE_MARKS[state.status]
-        if state.status is NodeStatus.RUNNING:
+    def _row(self, state: NodeState, watch: Watch, names: int, indent: str, table: _Table) -> Text:
+        status, waits, shown = watch.status(state), watch.waits_of(state.node_id), watch.shown.get(state.node_id)
+        mark, meaning = NODE_MARKS[status]
+        if status is NodeStatus.RUNNING:
             mark = _SPINNER[self._turn % len(_SPINNER)]
         row = Text(indent).append(f"{mark} ", _STYLES[meaning])
         row.append(padded(plain(state.node_id), names + _INDENT - len(indent)), "dim" if meaning == "faint" else "")
-        row.append(f" {self._time(state):>9}", "dim")
+        row.append(f" {self._time(state, status, waits):>9}", "dim")
         has_columns = table.append(row, state.node_id)
         if state.attempt > 1:
             row.append(f"  attempt {state.attempt}", "yellow")
-        if shown is not None and state.status is NodeStatus.RUNNING:
+        if status is NodeStatus.SUSPENDED and waits:
+            more = f" and {len(waits) - 1:,} more" if len(waits) > 1 else ""
+            row.append(f"  {waiting_words(waits[0], now=self._clock.now_micros())}{more}", "yellow")
+        elif shown is not None and status is NodeStatus.RUNNING:
             _append_shown(row, Shown(text=shown.text) if has_columns else shown)
         elif state.status not in ENDED and state.error is not None:
             row.append(f"  {error_line(state.error)}", "yellow")
@@ -122,8 +135,10 @@ class Picture:
             row.append(f"  {error_line(state.error)}", "red")
         return self._fitted(row)
 
-    def _time(self, state: NodeState) -> str:
-        if state.status is NodeStatus.RUNNING and state.started_at is not None:
+    def _time(self, state: NodeState, status: NodeStatus, waits: Sequence[WaitState]) -> str:
+        if status is NodeStatus.SUSPENDED:
+            return duration(self._clock.now_micros() - waits[0].opened_at) if waits else ""
+        if status is NodeStatus.RUNNING and state.started_at is not None:
             return duration(self._clock.now_micros() - state.started_at)
         if state.status is NodeStatus.SCHEDULED and state.due is not None:
             return f"in {duration(state.due - self._clock.now_micros())}"

@@ -15,7 +15,8 @@ from perdure.cli.options import Place, WholeNumber, awaited, json_option, print_
 from perdure.cli.results import next_steps
 from perdure.cli.stores import opened
 from perdure.cli.terminal import Paper, Pen, paper
-from perdure.cli.words import cells, day_and_time, duration, padded, plain, time_of_day
+from perdure.cli.waits import what_is_awaited
+from perdure.cli.words import cells, day_and_time, duration, fitted, padded, plain, time_of_day, until
 from perdure.clock import SystemClock
 from perdure.engine.inspect import (
     events_of,
@@ -34,15 +35,8 @@ DEFAULT_LIMIT = 20
 PAGE = 500
 INTERRUPTED = "interrupted"
 """Not a status of its own: the run would move if an engine drove it."""
-STATUSES = (
-    *(
-        status.value
-        for status in RunStatus
-        if status not in (RunStatus.PAUSING, RunStatus.PAUSED, RunStatus.AWAITING_INPUT)
-    ),
-    INTERRUPTED,
-)
-"""What runs can be chosen by. What nothing in this version leads to is not offered."""
+STATUSES = (*(status.value for status in RunStatus), INTERRUPTED)
+"""What runs can be chosen by."""
 LAST_LOGS_SECONDS = 0.5
 """How long after the end of a run its last log lines may still arrive."""
 NEWS_SECONDS = 1.0
@@ -51,6 +45,8 @@ UNFOLD_SECONDS = 5.0
 LEAST_COLUMNS = 3
 """Id, workflow and status are listed however narrow the terminal is."""
 LEAST_NAME = 6
+WHY, LEAST_WHY, MOST_WHY = 5, 12, 80
+"""The column that says what runs wait for: where it is, and how wide it is at least and at most."""
 
 
 @click.command("list")
@@ -190,6 +186,7 @@ def _summary_document(run: RunSummary) -> dict[str, Any]:
         "created_at": iso_time(run.created_at),
         "started_at": iso_time(run.started_at),
         "ended_at": iso_time(run.ended_at),
+        "wake_at": iso_time(run.wake_at),
     }
 
 
@@ -198,7 +195,9 @@ def _print_list(runs: Sequence[RunSummary], living: frozenset[EngineId], *, more
     if not runs:
         click.echo("No runs.")
         return
-    rows = [("RUN", "WORKFLOW", "STATUS", "STARTED", "TOOK"), *(_row(run, living) for run in runs)]
+    rows = [("RUN", "WORKFLOW", "STATUS", "STARTED", "TOOK", "WHY"), *(_row(run, living) for run in runs)]
+    if not any(row[-1] for row in rows[1:]):
+        rows = [row[:-1] for row in rows]
     widths = [max(cells(row[column]) for row in rows) for column in range(len(rows[0]))]
     if sheet.is_live:
         rows, widths = _narrowed(rows, widths, sheet.width)
@@ -213,7 +212,16 @@ def _row(run: RunSummary, living: frozenset[EngineId]) -> tuple[str, ...]:
     is_left = _is_left(run, living)
     status = f"{RUN_MARKS[run.status][0]} {words_of(run.status)}" + (f", {INTERRUPTED}" if is_left else "")
     started = "" if run.started_at is None else day_and_time(run.started_at)
-    return plain(run.run_id), f"{plain(run.workflow)} v{run.version}", status, started, _took(run, is_left=is_left)
+    named = plain(run.run_id), f"{plain(run.workflow)} v{run.version}"
+    return *named, status, started, _took(run, is_left=is_left), _why(run)
+
+
+def _why(run: RunSummary) -> str:
+    """Return why a run rests, or what it waits for."""
+    if run.status in MOVING or run.status in TERMINAL:
+        return ""
+    limit = "" if run.wake_at is None else f", until {until(run.wake_at, now=SystemClock().now_micros())}"
+    return fitted(f"{plain(run.reason)}{limit}", MOST_WHY)
 
 
 def _took(run: RunSummary, *, is_left: bool) -> str:
@@ -225,8 +233,13 @@ def _took(run: RunSummary, *, is_left: bool) -> str:
 def _narrowed(
     rows: Sequence[tuple[str, ...]], widths: Sequence[int], width: int
 ) -> tuple[list[tuple[str, ...]], list[int]]:
-    """Leave out the last columns, and cut the names of workflows, until a row fits. Ids are never cut: they are copied."""
+    """Cut what is waited for, leave out the last columns, and cut the names of workflows, until a row fits.
+
+    Ids are never cut: they are copied.
+    """
     kept = list(widths)
+    if len(kept) > WHY:
+        kept[WHY] = min(kept[WHY], max(width - _total(kept[:WHY]) - 2, LEAST_WHY))
     while len(kept) > LEAST_COLUMNS and _total(kept) > width:
         kept.pop()
     kept[1] = max(min(kept[1], kept[1] - (_total(kept) - width)), min(kept[1], LEAST_NAME))
@@ -296,7 +309,7 @@ class _Waiting:
         self._told_at = run.last_seq
         what = "no engine drives it" if run.status in MOVING else f"it is {words_of(run.status)}"
         click.echo(f"perdure: waiting for run {plain(run.run_id)}, but {what}", err=True)
-        for line in next_steps(run, self._place, Pen()):
+        for line in next_steps(run, self._place, Pen(), await what_is_awaited(self._store, stored)):
             click.echo(f"perdure: {line}", err=True)
 
 

@@ -20,6 +20,9 @@ from perdure.cli.entry import JSON_OPTION
 from perdure.engine.printing import outlive_readers
 from perdure.store.opening import DEFAULT_URL
 
+COMMAND_LINE = "command line"
+"""Who has said something to a run, if nobody else is named."""
+
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -69,6 +72,13 @@ class Seconds(click.FloatRange):
     """A time above zero, called so in complaints."""
 
     name = "number of seconds"
+
+
+def stay_option(command: F) -> F:
+    """`--stay`."""
+    return click.option(
+        "--stay", is_flag=True, help="Keep driving the run while it waits for people or signals, until it has ended."
+    )(command)
 
 
 def not_empty(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:

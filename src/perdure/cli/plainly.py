@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 from perdure.cli.flowing import progress_line, summary
 from perdure.cli.lines import is_news, line_of
+from perdure.cli.options import Place
+from perdure.cli.waits import how_to_end
 from perdure.cli.watch import Watch
 from perdure.cli.words import counted, plain, time_of_day
 from perdure.clock import Clock, SystemClock
@@ -33,7 +35,9 @@ class Lines:
 
     interval_seconds = 5.0
 
-    def __init__(self, clock: Clock | None = None) -> None:
+    def __init__(self, clock: Clock | None = None, *, place: Place | None = None) -> None:
+        """With a `place`, the commands that end what the run waits for are told whenever it comes to rest."""
+        self._place = place
         self._clock = clock or SystemClock()
         self._told_at = self._clock.monotonic()
         self._told: dict[NodeId, str] = {}
@@ -43,6 +47,13 @@ class Lines:
         for entry in entries:
             if entry.seq > watch.known and is_news(entry.event) and not self._is_one_of_many(entry.event):
                 say(line_of(entry) + self._done(watch, entry.event))
+        if (
+            self._place is not None
+            and any(isinstance(entry.event, e.RunSuspended) for entry in entries)
+            and watch.rests
+        ):
+            for why, command in how_to_end(watch.run_id, watch.awaited(), self._place):
+                say(f"{why}: {command}")
 
     def draw(self, watch: Watch) -> None:
         if self._clock.monotonic() - self._told_at < PROGRESS_SECONDS:

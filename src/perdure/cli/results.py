@@ -15,6 +15,7 @@ from perdure.cli.exits import Exit
 from perdure.cli.marks import RUN_MARKS, painted, words_of
 from perdure.cli.options import Place
 from perdure.cli.terminal import Paper, Pen
+from perdure.cli.waits import NOTHING, Awaited, how_to_end
 from perdure.cli.words import duration, error_line, fitted, plain, plain_lines, readable, value_line, value_text
 from perdure.graph.model import DEFAULT_OUTPUT
 from perdure.journal.events import Encoded, ErrorClass, ErrorRecord
@@ -63,14 +64,14 @@ def verdict(run: RunState, pen: Pen) -> str:
     return painted(pen, told, meaning)
 
 
-def outcome(run: RunState, place: Place, paper: Paper) -> Iterator[str]:
+def outcome(run: RunState, place: Place, paper: Paper, awaited: Awaited) -> Iterator[str]:
     """Yield what a person wants to read when a run has ended or rests: the result, or why there is none."""
     yield verdict(run, paper.pen)
     if run.status is RunStatus.COMPLETED:
         yield from result(run.outputs or {})
     if run.error is not None:
         yield from trouble(run.failed_node, run.error, paper)
-    yield from next_steps(run, place, paper.pen)
+    yield from next_steps(run, place, paper.pen, awaited)
 
 
 def result(outputs: Mapping[str, Encoded]) -> Iterator[str]:
@@ -120,7 +121,9 @@ def _is_machinery(line: str) -> bool:
     return file.startswith(_MACHINERY) or file.startswith("<frozen")
 
 
-def next_steps(run: RunState, place: Place, pen: Pen, *, is_driven: bool = False) -> Iterator[str]:
+def next_steps(
+    run: RunState, place: Place, pen: Pen, awaited: Awaited = NOTHING, *, is_driven: bool = False
+) -> Iterator[str]:
     """Yield what can be done next, if anything."""
     resume = place.command("resume", run.run_id)
     match run.status:
@@ -145,9 +148,16 @@ def next_steps(run: RunState, place: Place, pen: Pen, *, is_driven: bool = False
                 place.command("resolve", run.run_id, node, "done", "--output", "JSON") + " (or retry, or fail)",
             )
             yield _step(pen, "then continue", resume)
+        case RunStatus.SUSPENDED | RunStatus.AWAITING_INPUT:
+            steps = [_step(pen, why, command) for why, command in how_to_end(run.run_id, awaited, place)]
+            yield from steps
+            yield _step(pen, "then continue" if steps else "continue", resume)
+            if steps and run.wake_at is not None:
+                yield _step(pen, "or stay with it, also for when its time has come", f"{resume} --stay")
         case status if status in MOVING and not is_driven:
             yield _step(pen, "continue", resume)
         case status if status in MOVING:
+            yield from (_step(pen, why, command) for why, command in how_to_end(run.run_id, awaited, place))
             yield _step(pen, "follow", place.command("events", run.run_id, "--follow"))
         case _:
             yield _step(pen, "continue", resume)

@@ -9,23 +9,27 @@ from typing import Any
 import click
 import msgspec
 
-from perdure.cli.given import read_inputs
+from perdure.cli.given import read_inputs, value_of
 from perdure.cli.options import (
+    COMMAND_LINE,
     Place,
     Seconds,
     imports_option,
     json_option,
     not_empty,
     print_json,
+    stay_option,
     store_option,
     users_output,
 )
+from perdure.cli.pausing import chosen, many_options, resume_many
 from perdure.cli.plainly import Lines, Silence, say
 from perdure.cli.program import Program, load_program, load_types_of, require_valid
 from perdure.cli.results import exit_of, final_word, next_steps, outcome
 from perdure.cli.running import drive, exit_after
 from perdure.cli.stores import opened, require
 from perdure.cli.terminal import Paper, paper
+from perdure.cli.waits import NOTHING, Awaited, what_is_awaited
 from perdure.cli.watch import Display
 from perdure.cli.words import plain
 from perdure.engine.engine import Engine
@@ -37,7 +41,12 @@ from perdure.graph.source import closure_of
 from perdure.graph.validate import validate
 from perdure.ids import RunId
 from perdure.journal.events import Durability, OnFailure
-from perdure.journal.states import MOVING, TERMINAL, RunState, RunStatus
+from perdure.journal.resting import IN_DOUBT
+from perdure.journal.states import TERMINAL, RunState, RunStatus
+from perdure.store.base import StoredRun
+
+
+_HELD_UP = (RunStatus.PAUSING, RunStatus.PAUSED, RunStatus.QUARANTINED)
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +65,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
     run: RunState
     report: RunReport
+    awaited: Awaited
     signal: int | None
     """What made us leave it before it had ended, if something did."""
     had_ended: bool
@@ -72,6 +82,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     "--on-failure", type=click.Choice(["stop", "finish"]), help="Stop at once, or finish what is independent."
 )
 @click.option("--timeout", type=Seconds(min=0, min_open=True), metavar="SECONDS", help="For the whole run.")
+@stay_option
 @imports_option
 @store_option
 @json_option
@@ -83,6 +94,7 @@ def run_command(
     durability: Durability | None,
     on_failure: OnFailure | None,
     timeout: float | None,
+    stay: bool,
     imports: Sequence[str],
     store: Place,
     as_json: bool,
@@ -92,6 +104,8 @@ def run_command(
     FILE is a Python file, a module (package.module), or a graph in JSON or YAML whose node types come from --import.
     Everything is recorded: whatever stops the process, starting the same --run-id again, or `perdure resume`, goes on
     where it stopped. A run that has failed is final.
+
+    A run that waits for a person or a signal is left, and can be continued when that has come; with --stay it is driven on.
 
     \b
       perdure run flow.py --input name=Ada
@@ -109,32 +123,62 @@ def run_command(
             on_failure=on_failure,
             timeout=timeout,
         )
-        ended = asyncio.run(_start(wish, store, as_json=as_json))
+        ended = asyncio.run(_start(wish, store, stay=stay, as_json=as_json))
     return _conclude(ended, store, as_json=as_json)
 
 
 @click.command("resume")
-@click.argument("run", metavar="RUN")
+@click.argument("run", metavar="[RUN]", required=False)
+@click.option("--node", metavar="NODE", help="Let this node go on from `ctx.suspend`.")
+@click.option("--value", metavar="JSON", help="With --node: what `ctx.suspend` returns. Null if nothing is said.")
+@stay_option
+@many_options
+@click.option("--reason", default="", metavar="TEXT", help="Why, for whoever looks at the log later.")
 @imports_option
 @store_option
 @json_option
-def resume_command(run: str, imports: Sequence[str], store: Place, as_json: bool) -> int:
-    """Go on with a run that was interrupted, or that rests, and print its result.
+def resume_command(
+    run: str | None,
+    node: str | None,
+    value: str | None,
+    stay: bool,
+    every: bool,
+    workflow: str | None,
+    status: Sequence[str],
+    reason: str,
+    imports: Sequence[str],
+    store: Place,
+    as_json: bool,
+) -> int:
+    """Go on with a run that was interrupted, that was paused or that rests, and print its result.
 
     RUN is a run's id, or as much of its beginning as no other run has. The graph that it was started with is taken
     from the store; the code of its nodes from where it was then, if that is below the current folder, or from --import.
 
+    With --all, --workflow or --status, runs that were paused are told to go on, and engines that run take them up. Nothing
+    is driven here.
+
     \b
       perdure resume 0198f2
       perdure resume 0198f2 --import moved/flow.py
+      perdure resume 0198f2 --node review --value '{"ok": true}'
+      perdure resume --all
     """
+    which = chosen(run, every=every, workflow=workflow, status=status)
+    if which is not None:
+        if node is not None or value is not None or stay:
+            raise click.UsageError("--node, --value and --stay are for one run.")
+        return resume_many(which, reason, store, as_json=as_json)
+    if value is not None and node is None:
+        raise click.UsageError("--value needs --node: it is what `ctx.suspend` returns there.")
+    goes_on = None if node is None else (node, value_of("--value", value))
     with users_output(as_json=as_json):
-        run_id = asyncio.run(_prepare(run, imports, store))
-        ended = asyncio.run(_resume(run_id, store, as_json=as_json))
+        run_id = asyncio.run(_prepare(run or "", imports, store))
+        ended = asyncio.run(_resume(run_id, store, goes_on, reason, stay=stay, as_json=as_json))
     return _conclude(ended, store, as_json=as_json)
 
 
-async def _start(wish: Wish, place: Place, *, as_json: bool) -> Ended:
+async def _start(wish: Wish, place: Place, *, stay: bool, as_json: bool) -> Ended:
     async with Engine(place.url, recover=False) as engine:
         before = None if wish.run_id is None else await engine.store.load_state(RunId(wish.run_id))
         run = await engine.start(
@@ -146,7 +190,7 @@ async def _start(wish: Wish, place: Place, *, as_json: bool) -> Ended:
             timeout=wish.timeout,
         )
         known = 0 if engine.driver_of(run.run_id) is not None else (await run.load()).run.last_seq
-        return await _attend(engine, run.run_id, place, before, as_json=as_json, known=known)
+        return await _attend(engine, run.run_id, place, before, as_json=as_json, known=known, stay=stay)
 
 
 async def _prepare(text: str, imports: Sequence[str], place: Place) -> RunId:
@@ -182,15 +226,32 @@ def _require_fit(run: RunState, graph: Graph) -> None:
         raise TypesChanged(run.run_id, run.workflow, run.version, faults)
 
 
-async def _resume(run_id: RunId, place: Place, *, as_json: bool) -> Ended:
+async def _resume(
+    run_id: RunId, place: Place, goes_on: tuple[str, Any] | None, reason: str, *, stay: bool, as_json: bool
+) -> Ended:
+    """Let the run go on, or a node of it that was suspended, and keep to it."""
     require(place)
     async with Engine(place.url, recover=False) as engine:
-        run = (await load_run(engine.store, run_id)).run
+        stored = await load_run(engine.store, run_id)
+        run = stored.run
+        handle = await engine.get(run_id)
         rested_at = -1
-        if run.status not in MOVING and run.status not in TERMINAL:
+        if goes_on is not None:
+            await handle.resume(*goes_on, by=COMMAND_LINE)
+        elif _needs_a_word(stored):
             rested_at = run.last_seq
-            await (await engine.get(run_id)).resume()
-        return await _attend(engine, run_id, place, run, as_json=as_json, known=run.last_seq, rested_at=rested_at)
+            await handle.resume(reason=reason)
+        return await _attend(
+            engine, run_id, place, run, as_json=as_json, known=run.last_seq, rested_at=rested_at, stay=stay
+        )
+
+
+def _needs_a_word(stored: StoredRun) -> bool:
+    """Whether the run goes on only if somebody says so: nothing that could come by itself lets it."""
+    run = stored.run
+    is_in_doubt = run.status is RunStatus.SUSPENDED and run.reason.startswith(IN_DOUBT)
+    is_to_be_paused = any(command.kind == "pause" for command in stored.commands)
+    return is_in_doubt or is_to_be_paused or run.status in _HELD_UP
 
 
 async def _attend(
@@ -202,12 +263,13 @@ async def _attend(
     as_json: bool,
     known: int,
     rested_at: int = -1,
+    stay: bool,
 ) -> Ended:
     """Keep to the run until it is left, and say how. `before` is what it was before this command."""
     run = (await load_run(engine.store, run_id)).run
     signal: int | None = None
     if run.status not in TERMINAL:
-        display = _display(run, as_json=as_json)
+        display = _display(run, place if stay else None, as_json=as_json)
 
         def give_up() -> None:
             display.close()
@@ -215,27 +277,31 @@ async def _attend(
                 say(line)
 
         try:
-            signal = await drive(engine, run_id, display, known=known, rested_at=rested_at, before_end=give_up)
+            signal = await drive(
+                engine, run_id, display, known=known, rested_at=rested_at, stays=stay, before_end=give_up
+            )
         finally:
             display.close()
+    stored = await load_run(engine.store, run_id)
     return Ended(
-        run=(await load_run(engine.store, run_id)).run,
+        run=stored.run,
+        awaited=await what_is_awaited(engine.store, stored),
         report=await report_run(engine.store, run_id),
         signal=signal,
         had_ended=before is not None and before.status in TERMINAL,
     )
 
 
-def _display(run: RunState, *, as_json: bool) -> Display:
+def _display(run: RunState, place: Place | None, *, as_json: bool) -> Display:
     if as_json:
         return Silence()
     if paper().is_live:
         # Loaded here because it takes as long as all the rest.
         from perdure.cli.live import Picture
 
-        return Picture()
+        return Picture(place=place)
     say(f"run {run.run_id} of {run.workflow}, version {run.version}")
-    return Lines()
+    return Lines(place=place)
 
 
 def _conclude(ended: Ended, place: Place, *, as_json: bool) -> int:
@@ -248,12 +314,16 @@ def _conclude(ended: Ended, place: Place, *, as_json: bool) -> int:
 
 
 def _tell(ended: Ended, place: Place, sheet: Paper) -> None:
-    for line in outcome(ended.run, place, sheet) if ended.signal is None else _left(ended.run, place, sheet):
+    stopped = ended.signal is not None
+    lines = (
+        _left(ended.run, place, sheet, ended.awaited) if stopped else outcome(ended.run, place, sheet, ended.awaited)
+    )
+    for line in lines:
         say(line)
     if ended.had_ended and ended.run.status is not RunStatus.COMPLETED:
         say(sheet.pen.warning(final_word(ended.run)))
 
 
-def _left(run: RunState, place: Place, sheet: Paper) -> Iterator[str]:
+def _left(run: RunState, place: Place, sheet: Paper, awaited: Awaited = NOTHING) -> Iterator[str]:
     yield sheet.pen.warning(f"stopped; run {run.run_id} is kept as it is")
-    yield from next_steps(run, place, sheet.pen)
+    yield from next_steps(run, place, sheet.pen, awaited)

@@ -1,5 +1,6 @@
 """Driving one run from the command line: until it has ended or rests, or until a signal says to leave it.
 
+A run that rests until some time is waited for. One that rests until somebody acts is left, unless it is to be stayed with.
 The run is driven here if nobody living drives it, else it is watched; when whoever drives it dies, it is taken over. The
 first signal lets running bodies end and then lets go of the run; the second ends the process at once. Whichever it is,
 nothing that was recorded is lost.
@@ -15,6 +16,7 @@ from contextlib import suppress
 
 from perdure.cli.watch import Display, Watch
 from perdure.clock import Clock
+from perdure.engine.adoption import is_woken
 from perdure.engine.driver import Driver, NotOurs
 from perdure.engine.engine import Engine
 from perdure.engine.hub import Flash
@@ -24,6 +26,7 @@ from perdure.engine.settings import EngineSettings
 from perdure.errors import EngineStopped
 from perdure.ids import RunId
 from perdure.journal.events import Recorded
+from perdure.journal.states import MOVING, TERMINAL, RunStatus
 
 TAKE_OVER_SECONDS = 2.0
 """How often to look whether a run that somebody else drives has lost its engine."""
@@ -44,9 +47,11 @@ async def drive(
     *,
     known: int,
     rested_at: int = -1,
+    stays: bool = False,
     before_end: Callable[[], None] | None = None,
 ) -> int | None:
-    """Drive or watch the run until it has ended or rests. Return the signal that made us leave it before, if one did.
+    """Drive or watch the run until it has ended or, unless one `stays` with it, rests until somebody acts. Return the signal
+    that made us leave it before, if one did.
 
     `known` is the last event that need not be shown. A run that rested at event `rested_at` and was asked to go on is
     waited for until it has. `before_end` is called if a second signal ends the process at once.
@@ -59,7 +64,7 @@ async def drive(
         engine.hub.showing(run_id) as shown,
         _Signals(changed, before_end=before_end or display.close) as signals,
     ):
-        return await _Attendance(engine, watch, display, signals, changed, shown).attend(rested_at)
+        return await _Attendance(engine, watch, display, signals, changed, shown, stays=stays).attend(rested_at)
 
 
 class _Attendance:
@@ -73,6 +78,8 @@ class _Attendance:
         signals: _Signals,
         changed: asyncio.Event,
         shown: asyncio.Queue[Flash],
+        *,
+        stays: bool,
     ) -> None:
         self._engine = engine
         self._watch = watch
@@ -80,10 +87,13 @@ class _Attendance:
         self._signals = signals
         self._changed = changed
         self._shown = shown
+        self._stays = stays
         self._clock: Clock = engine.clock
         self._driver: Driver | None = None
         self._looked = float("-inf")
         self._is_draining = False
+        self._has_news = False
+        """Whether something has happened in the store since the last turn."""
         watch.look = self._look
 
     async def attend(self, rested_at: int) -> int | None:
@@ -94,19 +104,37 @@ class _Attendance:
             is_let_go = self._let_go()
             await self._read()
             self._display.draw(self._watch)
-            if self._watch.rests and self._watch.last_seq > rested_at:
+            if self._watch.last_seq > rested_at and await self._is_over():
                 return None
             if self._signals.number is not None and (is_let_go or self._driver is None):
                 return self._signals.number
             self._drain()
             await self._pause(began)
 
+    async def _is_over(self) -> bool:
+        """Whether nothing more will happen to the run by itself, and nothing that has come is left to be taken up."""
+        run = self._watch.run
+        if run.status in MOVING or run.status in TERMINAL:
+            return run.status in TERMINAL
+        if self._stays or (run.status is RunStatus.SUSPENDED and run.wake_at is not None):
+            return False
+        return not is_woken(await load_run(self._engine.store, run.run_id), self._clock.now_micros())
+
     async def _take_up(self) -> None:
         """Drive the run, unless somebody living does."""
         now = self._clock.monotonic()
-        if self._driver is None and now - self._looked >= TAKE_OVER_SECONDS and self._signals.number is None:
+        is_time = now - self._looked >= TAKE_OVER_SECONDS or self._may_be_woken
+        if self._driver is None and is_time and self._signals.number is None:
             self._looked = now
             self._driver = await self._engine.adopt(self._watch.run_id)
+
+    @property
+    def _may_be_woken(self) -> bool:
+        """Whether something may have come for a run that rests."""
+        if not self._watch.last_seq or not self._watch.rests:
+            return False
+        wake_at = self._watch.run.wake_at
+        return self._has_news or (wake_at is not None and wake_at <= self._clock.now_micros())
 
     def _let_go(self) -> bool:
         """Whether this process has stopped driving the run. Raises what made it stop, unless it goes on elsewhere."""
@@ -144,11 +172,17 @@ class _Attendance:
         """Wait for news, or until it is time to draw again; what draws is not woken more often than it draws."""
         interval = self._display.interval_seconds
         with suppress(TimeoutError):
-            async with asyncio.timeout(min(interval, TAKE_OVER_SECONDS)):
+            async with asyncio.timeout(min(interval, TAKE_OVER_SECONDS, self._until_waking())):
                 await self._changed.wait()
+        self._has_news = self._changed.is_set()
         if not self._watch.rests:
             least = interval if interval < 1 else NEWS_SECONDS
             await self._clock.sleep(max(0.0, least - (self._clock.monotonic() - began)))
+
+    def _until_waking(self) -> float:
+        """Return how long until time itself moves a run that rests."""
+        wake_at = self._watch.run.wake_at if self._watch.rests else None
+        return float("inf") if wake_at is None else max(0.01, (wake_at - self._clock.now_micros()) / 1_000_000)
 
 
 class _Signals:

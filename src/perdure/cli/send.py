@@ -1,4 +1,4 @@
-"""The command that feeds a run: `send`."""
+"""Commands that bring something to a run: `send` feeds its inputs, `signal` sends it a signal."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import click
 import msgspec
 
 from perdure.cli.exits import Exit
-from perdure.cli.options import Place, json_option, print_json, store_option
+from perdure.cli.options import Place, json_option, not_empty, print_json, store_option
 from perdure.cli.stores import require
 from perdure.cli.words import plain
 from perdure.engine.engine import Engine
 from perdure.engine.inputs import check_item
-from perdure.engine.inspect import find_run
+from perdure.engine.inspect import find_run, living_engines
 from perdure.engine.run import Run
 from perdure.ids import RunId
+from perdure.journal.states import TERMINAL
 
 
 @click.command("send")
@@ -53,6 +54,49 @@ def send_command(
     return Exit.DONE
 
 
+@click.command("signal")
+@click.argument("run", metavar="RUN")
+@click.argument("name", metavar="NAME")
+@click.argument("value", metavar="[VALUE]", required=False)
+@click.option(
+    "--id", "signal_id", metavar="ID", callback=not_empty, help="Of the signal: the same one twice has no effect."
+)
+@store_option
+@json_option
+def signal_command(run: str, name: str, value: str | None, signal_id: str | None, store: Place, as_json: bool) -> int:
+    """Send a signal to a run. A node that waits for one of this NAME gets it; if none does, it is kept until one does.
+
+    A VALUE is read as JSON if it is some, and is a text otherwise; without one it is null. The signal is durable when this ends.
+    It does not drive the run: `perdure resume` does, unless an engine is running.
+
+    \b
+      perdure signal 0198f2 paid '{"amount": 12}'
+      perdure signal 0198f2 paid 12 --id payment-7
+    """
+    if not name:
+        raise click.UsageError("A signal needs a name.")
+    require(store)
+    given = None if value is None else _json_or_text(value)
+    run_id, goes_on = asyncio.run(_signal(run, name, given, signal_id, store))
+    if as_json:
+        print_json({"run_id": run_id, "signal": name, "value": given})
+    else:
+        then = "" if goes_on else f". `{store.command('resume', run_id)}` goes on."
+        click.echo(f"signal {plain(name)} sent to run {plain(run_id)}{then}")
+    return Exit.DONE
+
+
+async def _signal(run: str, name: str, value: Any, signal_id: str | None, place: Place) -> tuple[RunId, bool]:
+    """Send the signal; return to which run, and whether some engine is running that may go on with it."""
+    async with Engine(place.url, workflows=(), recover=False) as engine:  # without workflows it cannot drive the run
+        run_id = await find_run(engine.store, run)
+        target: Run[Any] = await engine.get(run_id)
+        if (status := await target.status()) in TERMINAL:
+            raise click.UsageError(f"Run {plain(run_id)} is {status.value}: nobody will take the signal.")
+        await target.signal(name, value, id=signal_id)
+        return run_id, bool(await living_engines(engine.store) - {engine.engine_id})
+
+
 async def _send(run: str, name: str, items: tuple[str, ...], item_id: str | None, close: bool, place: Place) -> RunId:
     async with Engine(place.url, workflows=(), recover=False) as engine:  # without workflows it cannot drive the run
         run_id = await find_run(engine.store, run)
@@ -67,8 +111,12 @@ async def _send(run: str, name: str, items: tuple[str, ...], item_id: str | None
 
 def _read(text: str, schema: dict[str, Any]) -> Any:
     """Return the item that a text stands for. Where neither it nor its JSON fits, the JSON makes for the better complaint."""
+    value = _json_or_text(text)
+    return text if check_item(value, schema) is not None and check_item(text, schema) is None else value
+
+
+def _json_or_text(text: str) -> Any:
     try:
-        value = msgspec.json.decode(text)
+        return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError):
         return text
-    return text if check_item(value, schema) is not None and check_item(text, schema) is None else value

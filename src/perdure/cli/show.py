@@ -10,20 +10,24 @@ from perdure.cli.exits import Exit
 from perdure.cli.gantt import draw
 from perdure.cli.marks import words_of
 from perdure.cli.options import Place, awaited, json_option, print_json, store_option
+from perdure.cli.questions import takes
 from perdure.cli.results import next_steps, short_values, trouble, verdict
 from perdure.cli.stores import opened
 from perdure.cli.terminal import Paper, paper
 from perdure.cli.timeline import timeline_of
-from perdure.cli.words import counted, day_and_time, error_line, exactly, fitted, in_full, plain, readable
+from perdure.cli.waits import waiting_words, what_is_awaited
+from perdure.cli.words import counted, day_and_time, duration, error_line, exactly, fitted, in_full, plain, readable
 from perdure.clock import SystemClock
 from perdure.engine.inspect import (
     events_of,
     find_run,
     headway_of,
+    is_answered,
     living_engines,
     load_graph,
     load_run,
     nodes_in_order,
+    open_waits,
     report_run,
     whole_values,
 )
@@ -32,11 +36,13 @@ from perdure.graph.model import DEFAULT_OUTPUT, Graph, Node
 from perdure.ids import RunId
 from perdure.journal.events import ItemFailed, Recorded
 from perdure.journal.pace import Pace
-from perdure.journal.states import MOVING, NodeState, NodeStatus, RunState
+from perdure.journal.states import MOVING, NodeState, NodeStatus, RunState, WaitKind
 from perdure.store.base import Store, StoredRun
 
 MOST_ITEMS = 3
 """How many failed items of a node are named."""
+MOST_WAITS = 10
+"""How many of the things that a run waits for are named."""
 MOST_ERRORS = 5
 """How many failed nodes are shown with their errors."""
 
@@ -91,12 +97,14 @@ async def picture(store: Store, run_id: RunId, place: Place, sheet: Paper) -> li
     graph = await load_graph(store, stored.run)
     log = [entry async for entry in events_of(store, run_id)]
     is_driven = stored.owner in await living_engines(store)
+    awaited = await what_is_awaited(store, stored)
     return [
         *_header(stored.run, sheet, is_left=stored.run.status in MOVING and not is_driven),
         *spaced(chart(stored, graph, log, sheet, is_driven=is_driven)),
+        *spaced(_waits(stored, sheet)),
         *_failed_items(stored, log, sheet),
         *_errors(stored, sheet),
-        *spaced(next_steps(stored.run, place, sheet.pen, is_driven=is_driven)),
+        *spaced(next_steps(stored.run, place, sheet.pen, awaited, is_driven=is_driven)),
     ]
 
 
@@ -122,6 +130,22 @@ def chart(
     now = SystemClock().now_micros() if is_driven else None
     streams = headway_of(stored, graph, Pace(log), now=now)
     return draw(nodes, states, timeline_of(log, now=now), sheet, streams)
+
+
+def _waits(stored: StoredRun, sheet: Paper) -> Iterator[str]:
+    """Yield what the run waits for: who, for what, since when, and under which id it is answered."""
+    pen, now = sheet.pen, SystemClock().now_micros()
+    waits = open_waits(stored)
+    for wait in waits[:MOST_WAITS]:
+        yield f"{pen.warning('◫')} {pen.strong(plain(wait.node_id))} {waiting_words(wait, now=now)}"
+        parts = [f"since {day_and_time(wait.opened_at)} ({duration(now - wait.opened_at)})"]
+        if is_answered(stored, wait):
+            parts.append("answered, and to be taken up when the run is driven")
+        elif wait.kind is WaitKind.ASK:
+            parts.append(f"question {plain(wait.wait_id)}, which takes {takes(wait)}")
+        yield pen.faint(f"  {'; '.join(parts)}")
+    if len(waits) > MOST_WAITS:
+        yield pen.faint(f"and {counted(len(waits) - MOST_WAITS, 'more wait')}: --json has all of them")
 
 
 def _failed_items(stored: StoredRun, log: Sequence[Recorded], sheet: Paper) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
@@ -11,10 +12,18 @@ from perdure.ids import NodeId
 from perdure.journal import events as e
 
 Outcome = Literal["completed", "failed", "lost", "cancelled", "running", "waiting"]
+Ending = Literal["stopped", "died", "rested", "paused"]
+
+_OF_AN_ITEM = re.compile(r"[^ ]*\d+/")
+"""How the name of a wait begins that was made in a call for one item: others may be at work meanwhile."""
 
 
 class Span(msgspec.Struct, kw_only=True):
-    """One attempt at a node. One that was lost ends with the last sign of life of the engine that ran it."""
+    """A part of an attempt at a node: its body was at work, or it waited for something from outside.
+
+    An attempt that was lost ends with the last sign of life of the engine that ran it. What a body has done before it waited
+    has the outcome of its attempt.
+    """
 
     attempt: int
     start: int
@@ -27,8 +36,8 @@ class Period(msgspec.Struct, kw_only=True):
 
     start: int
     end: int
-    was_lost: bool = False
-    """Whether it ended because the engine died."""
+    ending: Ending = "stopped"
+    """Why it ended, if another one follows."""
 
 
 class Timeline(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +59,8 @@ class _Reader:
     def __init__(self) -> None:
         self._spans: dict[NodeId, list[Span]] = {}
         self._open: dict[NodeId, Span] = {}
+        self._waits: dict[NodeId, set[str]] = {}
+        """What bodies wait for that are still in memory."""
         self._periods: list[Period] = []
 
     def read(self, entry: e.Recorded) -> None:
@@ -59,50 +70,96 @@ class _Reader:
         self._periods[-1].end = max(self._periods[-1].end, at)
         match event:
             case e.NodeStarted():
-                span = Span(attempt=event.attempt, start=at, end=at, outcome="running")
-                self._spans.setdefault(event.node_id, []).append(span)
-                self._open[event.node_id] = span
+                self._begin(event.node_id, event.attempt, at, "running")
             case e.NodeCompleted():
                 self._close(event.node_id, at, "completed")
             case e.NodeFailed():
                 self._close(event.node_id, at, "failed")
             case e.NodeCancelled():
                 self._close(event.node_id, at, "cancelled")
-            case e.NodeSuspended():
-                self._close(event.node_id, at, "waiting")
             case e.BranchCreated():
                 for node_id in event.dropped:
                     self._close(node_id, at, "cancelled")
             case e.AttemptLost():
                 self._close(event.node_id, self._last_sign_of_life(event.node_id), "lost")
+            case e.RunSuspended():
+                self._periods[-1].ending = "rested"
+            case e.RunPaused():
+                self._periods[-1].ending = "paused"
+            case _:
+                self._read_wait(event, at)
+
+    def _read_wait(self, event: e.AnyEvent, at: int) -> None:
+        match event:
+            case e.NodeSuspended():
+                self._switch(event.node_id, at, "waiting")
+            case e.NodeResumed():
+                self._switch(event.node_id, at, "running")
+            case e.InteractionRequested() | e.TimerSet() | e.SignalAwaited() if not _OF_AN_ITEM.match(event.name):
+                self._waits.setdefault(event.node_id, set()).add(_wait_id(event))
+                self._switch(event.node_id, at, "waiting")
+            case e.InteractionResponded() | e.TimerFired() | e.SignalTaken():
+                waits = self._waits.get(event.node_id, set())
+                waits.discard(_wait_id(event))
+                if not waits:
+                    self._switch(event.node_id, at, "running")
             case _:
                 pass
 
     def result(self, now: int | None) -> Timeline:
         if now is not None and self._periods:
             self._periods[-1].end = max(self._periods[-1].end, now)
-        for span in self._open.values():
-            span.end = max(span.start, self._periods[-1].end)
-            # Nobody drives the run: whoever takes it up will find the attempt lost.
-            span.outcome = "running" if now is not None else "lost"
+        for node_id, span in list(self._open.items()):
+            end = max(span.start, self._periods[-1].end)
+            # What was done before a wait is done. If nobody drives the run, whoever takes it up will find other attempts lost.
+            self._close(
+                node_id, end, "completed" if span.outcome == "waiting" else "lost" if now is None else "running"
+            )
         return Timeline(spans=self._spans, periods=self._periods)
 
     def _begin_period(self, event: e.AnyEvent, at: int) -> None:
         if isinstance(event, e.RunClaimed) and self._periods:
             if event.epoch == 1:
                 return  # the claim belongs to the transition that created the run
-            self._periods[-1].was_lost = event.lost
+            if event.lost:
+                self._periods[-1].ending = "died"
         self._periods.append(Period(start=at, end=at))
 
-    def _close(self, node_id: NodeId, at: int, outcome: Outcome) -> None:
-        span = self._open.pop(node_id, None)
-        if span is not None:
+    def _begin(self, node_id: NodeId, attempt: int, at: int, outcome: Outcome) -> None:
+        span = Span(attempt=attempt, start=at, end=at, outcome=outcome)
+        self._spans.setdefault(node_id, []).append(span)
+        self._open[node_id] = span
+
+    def _switch(self, node_id: NodeId, at: int, outcome: Outcome) -> None:
+        """The body waits, or goes on, as the same attempt."""
+        span = self._open.get(node_id)
+        if span is not None and span.outcome != outcome:
             span.end = max(span.start, at)
-            span.outcome = outcome
+            self._begin(node_id, span.attempt, at, outcome)
+
+    def _close(self, node_id: NodeId, at: int, outcome: Outcome) -> None:
+        self._waits.pop(node_id, None)
+        last = self._open.pop(node_id, None)
+        if last is None:
+            return
+        last.end = max(last.start, at)
+        for span in self._spans[node_id]:
+            if span.attempt == last.attempt and span.outcome == "running":
+                span.outcome = outcome
 
     def _last_sign_of_life(self, node_id: NodeId) -> int:
-        """Return the end of the period in which the node's open attempt was started."""
+        """Return the end of the period in which the node's open attempt was at work last."""
         span = self._open.get(node_id)
         if span is None:
             return 0
         return next(period.end for period in reversed(self._periods) if period.start <= span.start)
+
+
+def _wait_id(event: e.AnyWait | e.InteractionResponded | e.TimerFired | e.SignalTaken) -> str:
+    match event:
+        case e.InteractionRequested() | e.InteractionResponded():
+            return event.interaction_id
+        case e.TimerSet() | e.TimerFired():
+            return event.timer_id
+        case e.SignalAwaited() | e.SignalTaken():
+            return event.wait_id

@@ -8,16 +8,17 @@ from typing import Protocol
 
 import msgspec
 
+from perdure.cli.waits import Awaited
 from perdure.engine.hub import Flash
 from perdure.engine.live import EdgeFacts, LiveStreams, NodeFacts
-from perdure.graph.model import Graph, Node
+from perdure.graph.model import STREAM_INPUT, Graph, Node
 from perdure.ids import NodeId, RunId
 from perdure.journal import events as e
 from perdure.journal.evolve import create_run
 from perdure.journal.headway import Headway, Headways
 from perdure.journal.pace import Pace
 from perdure.journal.projection import Projection
-from perdure.journal.states import MOVING, NodeStatus, RunState
+from perdure.journal.states import MOVING, NodeState, NodeStatus, RunState, WaitState
 
 
 class Shown(msgspec.Struct):
@@ -116,9 +117,24 @@ class Watch:
             for name in known
         }
 
+    def waits_of(self, node_id: NodeId) -> Sequence[WaitState]:
+        """Return what a node waits for from outside, oldest first."""
+        return self.projection.waits.of(node_id)
+
+    def status(self, state: NodeState) -> NodeStatus:
+        """Return a node's status as people see it: a body that waits is not at work, also while it is still in memory."""
+        is_waiting = state.status is NodeStatus.RUNNING and state.stream is None and self.waits_of(state.node_id)
+        return NodeStatus.SUSPENDED if is_waiting else state.status
+
+    def awaited(self) -> Awaited:
+        """Return what the run waits for from outside."""
+        inputs = [node.id for node in self.nodes if node.type == STREAM_INPUT]
+        suspended = [name for name in inputs if self.projection.status(name) is NodeStatus.SUSPENDED]
+        return Awaited(waits=list(self.projection.waits.open()), inputs=suspended)
+
     def counts(self) -> Counter[NodeStatus]:
         """Return how many nodes are in each status."""
-        counted = Counter(state.status for state in self.projection.nodes.values())
+        counted = Counter(self.status(state) for state in self.projection.nodes.values())
         counted[NodeStatus.IDLE] += len(self.nodes) - sum(counted.values())
         return counted
 

@@ -54,6 +54,11 @@ def day_and_time(micros: int) -> str:
     return _local(micros).strftime("%Y-%m-%d %H:%M:%S")
 
 
+def until(micros: int, *, now: int) -> str:
+    """Return a moment to come, in local time: with its date, unless that is the one of `now`."""
+    return time_of_day(micros) if _local(micros).date() == _local(now).date() else day_and_time(micros)
+
+
 def counted(number: int, noun: str) -> str:
     """Return `1 node`, `3 nodes`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

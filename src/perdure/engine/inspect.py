@@ -7,6 +7,7 @@ than its store does: where large values are kept.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -14,6 +15,7 @@ from perdure.clock import SystemClock, from_micros
 from perdure.engine.engine import Engine
 from perdure.engine.leases import is_gone
 from perdure.engine.values import Values
+from perdure.engine.waiting import ANSWER
 from perdure.errors import BlobDamaged, BlobMissing, GraphError, RunIdAmbiguous, RunNotFound, ValueNotReadable
 from perdure.graph.forms import graph_from_json
 from perdure.graph.model import INPUT, OUTPUT, Graph, Node
@@ -25,7 +27,18 @@ from perdure.journal import events as e
 from perdure.journal.dump import KeptEntries
 from perdure.journal.headway import Headway, Headways
 from perdure.journal.pace import Pace
-from perdure.journal.states import MOVING, SETTLED, TERMINAL, NodeState, NodeStatus, RunState, RunStatus
+from perdure.journal.states import (
+    MOVING,
+    SETTLED,
+    TERMINAL,
+    NodeState,
+    NodeStatus,
+    RunState,
+    RunStatus,
+    WaitKind,
+    WaitState,
+    WaitStatus,
+)
 from perdure.journal.verify import Dump, Violation, verify
 from perdure.store.base import BlobUse, ItemRow, RunDump, RunFilter, Store, StoredRun
 from perdure.store.blobs import BlobStore, open_blobs
@@ -73,6 +86,28 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     total: int
 
 
+class WaitReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that a node waits for, as other programs read it. Values are in their stored form."""
+
+    id: str
+    """Of a question, under which it is answered."""
+    node_id: NodeId
+    kind: WaitKind
+    prompt: str | None
+    """What people are asked, or why the node was suspended."""
+    schema: dict[str, Any] | None
+    """What an answer has to be like, as JSON Schema."""
+    choices: tuple[e.Encoded, ...]
+    show: e.Encoded | None
+    """What the person who answers should see."""
+    signal: str | None
+    since: str | None
+    deadline: str | None
+    """When time itself ends it."""
+    answered: bool
+    """Whether there is an answer that nobody who drives the run has taken up yet."""
+
+
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """A run as other programs read it. Values are in their stored form: large ones are references."""
 
@@ -86,6 +121,12 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     branch: int
     progress: Progress
     nodes: tuple[NodeReport, ...]
+    reason: str
+    """Why it is in this status, if there is something to say."""
+    wake_at: str | None
+    """When time itself moves a run that rests."""
+    waits: tuple[WaitReport, ...]
+    """What it waits for, oldest first."""
 
 
 async def find_run(store: Store, text: str) -> RunId:
@@ -197,6 +238,38 @@ def report_of(stored: StoredRun, graph: Graph | None, streams: Mapping[NodeId, H
         branch=run.branch_id,
         progress=Progress(done=sum(node.status in SETTLED for node in stored.nodes), total=len(nodes)),
         nodes=tuple(_node_report(node, states.get(node.id), streams.get(node.id)) for node in nodes),
+        reason=run.reason,
+        wake_at=iso_time(run.wake_at),
+        waits=tuple(wait_report(wait, is_answered=is_answered(stored, wait)) for wait in open_waits(stored)),
+    )
+
+
+def open_waits(stored: StoredRun) -> list[WaitState]:
+    """Return what the run waits for, oldest first; nothing if it has ended."""
+    found = (wait for wait in stored.waits if wait.status is WaitStatus.OPEN and stored.run.status not in TERMINAL)
+    return sorted(found, key=lambda wait: (wait.opened_at, wait.last_seq))
+
+
+def is_answered(stored: StoredRun, wait: WaitState) -> bool:
+    """Whether there is an answer to a question that is to be taken up by whoever drives the run next."""
+    return any(command.kind == ANSWER and command.payload.get("wait_id") == wait.wait_id for command in stored.commands)
+
+
+def wait_report(wait: WaitState, *, is_answered: bool) -> WaitReport:
+    """Describe something that a node waits for."""
+    question = wait.question
+    return WaitReport(
+        id=wait.wait_id,
+        node_id=wait.node_id,
+        kind=wait.kind,
+        prompt=None if question is None else question.prompt,
+        schema=None if question is None or wait.kind is not WaitKind.ASK else question.schema,
+        choices=() if question is None else question.choices,
+        show=None if question is None else e.or_none(question.show),
+        signal=wait.signal,
+        since=iso_time(wait.opened_at),
+        deadline=iso_time(wait.due),
+        answered=is_answered,
     )
 
 

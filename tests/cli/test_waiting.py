@@ -1,0 +1,679 @@
+"""Runs that wait, from the command line: asked, answered, signalled, paused and resumed by processes of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import GATED, Cli, read_until
+from tests.cli.test_terminal import Screen
+
+FLOW = """
+from dataclasses import dataclass
+
+from perdure import Context, Stream, ask, collect, node, text, when, workflow
+
+@dataclass
+class Review:
+    stars: int
+    note: str
+
+@node
+def draft(topic: str) -> str:
+    return f"All about {topic}."
+
+@node
+def publish(letter: str) -> str:
+    return f"published: {letter}"
+
+@workflow
+def letter(topic: str = "lamps") -> str | None:
+    written = draft(topic)
+    with when(ask.named("approval")("Publish this?", schema=bool, show=written)):
+        link = publish(written)
+    return link
+
+@workflow
+def colours() -> dict[str, str]:
+    one = ask.named("one")("Which colour?", choices=["red", "blue"])
+    two = ask.named("two")("And why?")
+    return {"colour": one, "why": two}
+
+@workflow
+def reviewed() -> Review:
+    return ask.named("review")("How was it?", schema=Review)
+
+@workflow
+def hurried() -> str:
+    return ask.named("soon")("Quick!", deadline=8.0, default="too late")
+
+@node
+async def stop(ctx: Context, at: str) -> str:
+    told = await ctx.suspend("look at it")
+    return f"{at}: {told}"
+
+@workflow
+def stopped() -> str:
+    return stop("here")
+
+@node
+async def till(ctx: Context) -> int:
+    return await ctx.wait_for("paid", schema=int)
+
+@workflow
+def paying() -> int:
+    return till()
+
+@node
+async def nap(ctx: Context) -> str:
+    await ctx.sleep(1)
+    return "rested"
+
+@workflow
+def sleepy() -> str:
+    return nap()
+
+@node
+async def double(x: int) -> int:
+    return 2 * x
+
+@workflow
+def fed(numbers: Stream[int]) -> list[int]:
+    return collect(double.map(numbers))
+"""
+
+
+@pytest.fixture
+def flow(cli: Cli) -> Cli:
+    cli.write("flow.py", FLOW)
+    return cli
+
+
+def asking(cli: Cli, workflow: str = "letter", run_id: str = "r1") -> subprocess.CompletedProcess[str]:
+    done = cli("run", f"flow.py:{workflow}", "--run-id", run_id)
+    assert done.returncode == 3, done.stdout + done.stderr
+    return done
+
+
+def until_status(cli: Cli, run_id: str, *statuses: str) -> Any:
+    """Wait until a run has one of these statuses, and return its document."""
+    deadline = time.monotonic() + 30
+    while True:
+        document = cli.json("show", run_id)
+        if document.get("status") in statuses:
+            return document
+        assert time.monotonic() < deadline, document
+        time.sleep(0.05)
+
+
+# A run that asks
+
+
+def test_a_run_that_asks_is_left_with_the_command_that_answers(flow: Cli):
+    done = asking(flow)
+
+    assert done.stdout.splitlines()[-3:] == [
+        "◫ awaiting input: asks 'Publish this?'",
+        "answer 'Publish this?': perdure answer r1 true (or false)",
+        "then continue: perdure resume r1",
+    ]
+    assert "approval asks 'Publish this?' (r1/approval/1)" in done.stdout
+
+
+def test_the_command_that_is_named_answers_and_the_run_goes_on(flow: Cli):
+    said = next(line for line in asking(flow).stdout.splitlines() if line.startswith("answer"))
+    command = said.partition(": perdure ")[2].partition(" (or")[0].split()
+
+    answered = flow(*command, "--by", "ada")
+    done = flow("resume", "r1")
+
+    assert answered.returncode == 0
+    assert answered.stdout == "question r1/approval/1 is answered: true. `perdure resume r1` goes on.\n"
+    assert done.returncode == 0
+    assert "approval was answered by ada: true" in done.stdout
+    assert done.stdout.splitlines()[-1] == "published: All about lamps."
+    assert flow("verify").returncode == 0
+
+
+def test_the_store_is_part_of_the_commands_that_are_named(flow: Cli):
+    done = flow("run", "flow.py:letter", "--run-id", "r1", "--store", "sqlite:///other.db")
+
+    assert "perdure answer r1 true --store sqlite:///other.db (or false)" in done.stdout
+
+
+def test_running_or_resuming_again_says_the_same_and_asks_nothing_twice(flow: Cli):
+    asking(flow)
+
+    again = flow("run", "flow.py:letter", "--run-id", "r1")
+    resumed = flow("resume", "r1")
+
+    assert (again.returncode, resumed.returncode) == (3, 3)
+    assert "perdure answer r1 true" in again.stdout
+    assert "perdure answer r1 true" in resumed.stdout
+    assert [entry["type"] for entry in flow.json("events", "r1")].count("InteractionRequested") == 1
+
+
+def test_a_run_that_waits_is_shown_with_what_it_asks(flow: Cli):
+    asking(flow)
+
+    shown, document = flow("show", "r1").stdout, flow.json("show", "r1")
+
+    assert "◫ approval asks 'Publish this?'" in shown
+    assert "question r1/approval/1, which takes true or false" in shown
+    assert "perdure answer r1 true (or false)" in shown
+    assert "running" not in shown
+    assert document["reason"] == "asks 'Publish this?'"
+    assert document["wake_at"] is None
+    (wait,) = document["waits"]
+    assert wait.pop("since").endswith("Z")
+    assert wait == {
+        "id": "r1/approval/1",
+        "node_id": "approval",
+        "kind": "ask",
+        "prompt": "Publish this?",
+        "schema": {"type": "boolean"},
+        "choices": [],
+        "show": "All about lamps.",
+        "signal": None,
+        "deadline": None,
+        "answered": False,
+    }
+
+
+def test_what_is_answered_is_not_asked_for_again_though_nobody_drives_the_run(flow: Cli):
+    asking(flow)
+    flow("answer", "r1", "false")
+
+    shown = flow("show", "r1").stdout
+
+    assert flow("answer").stdout == "Nothing is asked.\n"
+    assert flow.json("show", "r1")["waits"][0]["answered"] is True
+    assert "answered, and to be taken up when the run is driven" in shown
+    assert "perdure answer" not in shown
+    assert shown.splitlines()[-1] == "continue: perdure resume r1"
+
+
+def test_a_list_says_what_runs_wait_for(flow: Cli):
+    asking(flow)
+    asking(flow, "hurried", "r2")
+
+    listed = flow("list").stdout.splitlines()
+
+    assert listed[0].split() == ["RUN", "WORKFLOW", "STATUS", "STARTED", "TOOK", "WHY"]
+    assert listed[1].partition("asks ")[2].startswith("'Quick!', until ")
+    assert listed[2].endswith("asks 'Publish this?'")
+    assert [run["run_id"] for run in flow.json("list", "--status", "awaiting_input")] == ["r2", "r1"]
+    assert flow.json("list")[0]["wake_at"] is not None
+
+
+# Answering
+
+
+def test_questions_of_all_runs_are_listed_oldest_first(flow: Cli):
+    asking(flow)
+    asking(flow, "colours", "r2")
+    asking(flow, "stopped", "r3")
+
+    lines = flow("answer").stdout.splitlines()
+    documents = flow.json("answer")
+    few = flow("answer", "--limit", "1").stdout.splitlines()
+
+    assert [line.split()[0] for line in lines[1:]] == ["r1/approval/1", "r2/one/1", "r2/two/1", "r3/stop/1"]
+    assert lines[1].endswith("Publish this?")
+    assert lines[4].endswith("waits to be told to go on: look at it")
+    assert [document["kind"] for document in documents] == ["ask", "ask", "ask", "suspend"]
+    assert documents[1].keys() == {
+        *("interaction_id", "run_id", "workflow", "node_id", "kind", "prompt"),
+        *("schema", "choices", "show", "since", "deadline"),
+    }
+    assert documents[1]["choices"] == ["red", "blue"]
+    assert [line.split()[0] for line in few] == ["QUESTION", "r1/approval/1", "…"]
+
+
+def test_several_questions_are_answered_by_their_ids_in_any_order(flow: Cli):
+    told = asking(flow, "colours").stdout
+    assert "perdure answer r1/one/1 red (or blue)" in told
+    assert "perdure answer r1/two/1 TEXT" in told
+
+    unclear = flow("answer", "r1", "red")
+    second = flow.json("answer", "r1/two/1", "5")
+    first = flow.json("answer", "r1/one/1", "blue", "--by", "ada")
+    outputs = flow.json("resume", "r1")["outputs"]
+
+    assert unclear.returncode == 2
+    assert "Run r1 asks 2 things. Say which one is meant:\n  r1/one/1  Which colour?" in unclear.stderr
+    assert second == {
+        "run_id": "r1",
+        "interaction_id": "r1/two/1",
+        "node_id": "two",
+        "by": "command line",
+        "answer": "5",  # it asks for a text
+    }
+    assert (first["by"], first["answer"]) == ("ada", "blue")
+    assert outputs == {"colour": "blue", "why": "5"}
+
+
+def test_an_answer_may_be_an_object(flow: Cli):
+    asking(flow, "reviewed")
+
+    wrong = flow("answer", "r1", '{"stars": "many"}')
+    plain = flow("answer", "r1", "great")
+    right = flow("answer", "r1", '{"stars": 5, "note": "great"}')
+    outputs = flow.json("resume", "r1")["outputs"]
+
+    assert (wrong.returncode, plain.returncode, right.returncode) == (2, 2, 0)
+    assert "'note' is a required property" in wrong.stderr
+    assert "$.stars: 'many' is not of type 'integer'" in wrong.stderr
+    assert "It is still open." in wrong.stderr
+    assert outputs == {"output": {"stars": 5, "note": "great"}}
+
+
+def test_a_wrong_answer_leaves_the_question_open(flow: Cli):
+    asking(flow)
+
+    wrong = flow("answer", "r1", "maybe")
+    document = flow.json("answer", "r1", "maybe")
+
+    assert wrong.returncode == 2
+    assert "'maybe' is not of type 'boolean'" in wrong.stderr
+    assert document["error"]["code"] == "answer_refused"
+    assert len(flow.json("answer")) == 1
+
+
+def test_the_first_answer_counts(flow: Cli):
+    asking(flow)
+    flow("answer", "r1", "true")
+
+    second = flow("answer", "r1/approval/1", "false")
+    done = flow("resume", "r1")
+    third = flow("answer", "r1/approval/1", "false")
+    by_run = flow("answer", "r1", "false")
+
+    assert second.returncode == 2
+    assert "has been answered. The first answer counts." in second.stderr
+    assert done.stdout.splitlines()[-1] == "published: All about lamps."
+    assert third.returncode == 2
+    assert by_run.returncode == 2
+    assert "Run r1 asks nothing: it is completed." in by_run.stderr
+
+
+def test_a_pipe_is_told_how_to_answer_and_nothing_is_read(flow: Cli):
+    asking(flow)
+
+    done = flow("answer", "r1", stdin="true\n")
+    document = flow.json("answer", "r1", stdin="true\n")
+
+    assert done.returncode == 2
+    assert "takes true or false: perdure answer r1/approval/1 true (or false)" in done.stderr
+    assert document["error"]["code"] == "wrong_use"
+    assert len(flow.json("answer")) == 1
+
+
+def test_answering_what_is_no_question_says_so(flow: Cli):
+    asking(flow, "stopped")
+
+    unknown = flow("answer", "r9", "true")
+    suspended = flow("answer", "r1", "true")
+    by_id = flow("answer", "r1/stop/1", "true")
+
+    assert [done.returncode for done in (unknown, suspended, by_id)] == [2, 2, 2]
+    assert "There is neither a question nor a run 'r9'. `perdure answer` lists what is asked." in unknown.stderr
+    assert "Run r1 asks nothing. stop waits to be told to go on: look at it." in suspended.stderr
+    assert "perdure resume r1 --node stop --value JSON" in by_id.stderr
+
+
+def test_looking_for_questions_makes_no_store(flow: Cli):
+    done = flow("answer")
+
+    assert done.returncode == 2
+    assert not (flow.folder / "perdure.db").exists()
+
+
+@pytest.mark.slow
+def test_a_deadline_that_passes_while_nobody_drives_answers_when_somebody_does(flow: Cli):
+    told = asking(flow, "hurried").stdout
+    assert "or stay with it, also for when its time has come: perdure resume r1 --stay" in told
+    time.sleep(8.5)
+
+    done = flow("resume", "r1")
+    late = flow("answer", "r1/soon/1", "me!")
+
+    assert done.stdout.splitlines()[-1] == "too late"
+    assert "soon was not answered in time; its default counts: too late" in done.stdout
+    assert late.returncode == 2
+    assert "is not asked any more: the run is completed" in late.stderr
+
+
+@pytest.mark.slow
+def test_a_process_that_stays_goes_on_when_its_time_has_come(flow: Cli):
+    done = flow("run", "flow.py:hurried", "--stay")
+
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[-1] == "too late"
+
+
+def test_a_process_that_stays_goes_on_when_another_answers(flow: Cli):
+    staying = flow.start("run", "flow.py:letter", "--run-id", "r1", "--stay")
+    lines = read_until(staying, "perdure answer r1 true (or false)")
+
+    answered = flow("answer", "r1", "true")
+    output, _ = staying.communicate(timeout=30)
+
+    assert any("run awaits input" in line for line in lines)
+    assert answered.stdout == "question r1/approval/1 is answered: true.\n"  # somebody goes on with it
+    assert staying.returncode == 0
+    assert output.splitlines()[-1] == "published: All about lamps."
+
+
+def test_a_process_that_stays_can_be_stopped(flow: Cli):
+    staying = flow.start("run", "flow.py:letter", "--run-id", "r1", "--stay")
+    read_until(staying, "perdure answer r1")
+
+    staying.send_signal(signal.SIGINT)
+    output, _ = staying.communicate(timeout=30)
+
+    assert staying.returncode == 130
+    assert "stopped; run r1 is kept as it is" in output
+    assert "perdure answer r1 true (or false)" in output
+    assert flow.json("show", "r1")["status"] == "awaiting_input"
+
+
+# In a terminal
+
+
+def typed(screen: Screen, text: str) -> None:
+    os.write(screen._terminal, text.encode())  # pyright: ignore[reportPrivateUsage] -- a person types
+
+
+def test_a_terminal_shows_the_question_and_asks_until_the_answer_fits(flow: Cli):
+    asking(flow)
+    screen = Screen(flow, "answer", "r1", env={"NO_COLOR": "1"})
+
+    screen.read_until("Your answer (yes or no): ")
+    typed(screen, "\n")
+    typed(screen, "perhaps\n")
+    screen.read_until("'perhaps' is not of type 'boolean'")
+    typed(screen, "yes\n")
+    exit_code = screen.close()
+
+    assert exit_code == 0
+    shown = screen.text.replace("\r", "")
+    assert "approval of run r1 (letter), asked " in shown
+    assert "\nPublish this?\n\n  All about lamps.\n" in shown
+    assert "  It takes true or false.\n" in shown
+    assert "question r1/approval/1 is answered: true." in shown
+
+
+def test_a_choice_is_made_by_its_number_or_its_name(flow: Cli):
+    asking(flow, "colours")
+    screen = Screen(flow, "answer", "r1/one/1", env={"NO_COLOR": "1"})
+
+    screen.read_until("  1) red\r\n  2) blue\r\n\r\nYour answer (1–2): ")
+    typed(screen, "3\n")
+    screen.read_until('3 is none of "red", "blue"')
+    typed(screen, "2\n")
+    screen.close()
+
+    assert "question r1/one/1 is answered: blue." in screen.text
+
+
+def test_a_person_who_leaves_has_answered_nothing(flow: Cli):
+    asking(flow)
+    ended = Screen(flow, "answer", "r1")
+    ended.read_until("Your answer")
+    typed(ended, "\x04")
+    interrupted = Screen(flow, "answer", "r1")
+    interrupted.read_until("Your answer")
+    interrupted.process.send_signal(signal.SIGINT)
+
+    assert ended.close() == 2
+    assert "No answer was given. The question is still open: r1/approval/1" in ended.text
+    assert interrupted.close() == 130
+    assert "Traceback" not in interrupted.text
+    assert len(flow.json("answer")) == 1
+
+
+def test_the_picture_of_a_run_that_asks_shows_it_waiting(flow: Cli):
+    screen = Screen(flow, "run", "flow.py:letter", "--run-id", "r1", "--stay", env={"NO_COLOR": "1"})
+
+    screen.read_until("perdure answer r1 true (or false)")
+    flow("answer", "r1", "true")
+    exit_code = screen.close()
+
+    assert exit_code == 0
+    assert "◫ approval" in screen.text
+    assert "asks 'Publish this?'" in screen.text
+    assert "◫ 1 " in screen.text  # node is suspended
+    assert "published: All about lamps." in screen.text
+
+
+# Nodes that were suspended
+
+
+def test_a_suspended_node_goes_on_with_a_value(flow: Cli):
+    told = asking(flow, "stopped").stdout
+
+    done = flow("resume", "r1", "--node", "stop", "--value", '"fine"')
+    again = flow("resume", "r1", "--node", "stop", "--value", '"no"')
+
+    assert "let stop go on: perdure resume r1 --node stop --value JSON" in told
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[-1] == "here: fine"
+    assert again.returncode == 2
+    assert "The first answer counts." in again.stderr
+
+
+def test_a_node_that_is_not_suspended_cannot_be_told_to_go_on(flow: Cli):
+    asking(flow, "stopped")
+
+    wrong = flow("resume", "r1", "--node", "stpo")
+    unread = flow("resume", "r1", "--node", "stop", "--value", "fine")
+    alone = flow("resume", "r1", "--value", "1")
+
+    assert [done.returncode for done in (wrong, unread, alone)] == [2, 2, 2]
+    assert "Run 'r1' does not wait for 'stpo'" in wrong.stderr
+    assert "--value is not JSON" in unread.stderr
+    assert "--value '\"fine\"'" in unread.stderr
+    assert "--value needs --node" in alone.stderr
+    assert len(flow.json("show", "r1")["waits"]) == 1
+
+
+# Signals
+
+
+@pytest.mark.slow
+def test_a_signal_that_came_before_is_taken(flow: Cli):
+    staying = flow.start("run", "flow.py:paying", "--run-id", "r1", "--stay")
+    read_until(staying, "till waits for signal 'paid'")
+
+    sent = flow("signal", "r1", "paid", "7", "--id", "payment-1")
+    output, _ = staying.communicate(timeout=30)
+    late = flow("signal", "r1", "paid", "8")
+
+    assert sent.stdout == "signal paid sent to run r1\n"
+    assert "run received signal 'paid': 7" in output
+    assert output.splitlines()[-1] == "7"
+    assert late.returncode == 2
+    assert "Run r1 is completed: nobody will take the signal." in late.stderr
+
+
+def test_signals_are_kept_until_somebody_waits_and_count_once(flow: Cli):
+    asking(flow)
+
+    first = flow.json("signal", "r1", "paid", '{"amount": 12}', "--id", "a")
+    flow("signal", "r1", "paid", '{"amount": 12}', "--id", "a")
+    plain = flow("signal", "r1", "hello", "some words")
+    flow("signal", "r1", "nothing")
+    flow("resume", "r1")
+
+    assert first == {"run_id": "r1", "signal": "paid", "value": {"amount": 12}}
+    assert plain.stdout == "signal hello sent to run r1. `perdure resume r1` goes on.\n"
+    received = [entry for entry in flow.json("events", "r1") if entry["type"] == "SignalReceived"]
+    assert [(entry["name"], entry["value"]) for entry in received] == [
+        ("paid", {"amount": 12}),
+        ("hello", "some words"),
+        ("nothing", None),
+    ]
+    assert flow("verify").returncode == 0
+
+
+def test_a_signal_needs_a_run_and_a_name(flow: Cli):
+    asking(flow)
+
+    assert flow("signal", "r9", "paid").returncode == 2
+    assert flow("signal", "r1").returncode == 2
+    assert flow("signal", "r1", "").returncode == 2
+    assert flow("signal", "r1", "paid", "--id", "").returncode == 2
+
+
+# Time
+
+
+def test_a_run_that_sleeps_is_stayed_with_and_says_until_when(flow: Cli):
+    done = flow("run", "flow.py:sleepy")
+
+    assert done.returncode == 0
+    assert "nap sleeps 1.0 s, until " in done.stdout
+    assert done.stdout.splitlines()[-1] == "rested"
+
+
+@pytest.mark.slow
+def test_a_run_that_hibernates_until_some_time_is_woken_by_the_same_process(flow: Cli):
+    flow.write("flow.py", FLOW.replace("ctx.sleep(1)", "ctx.sleep(17)"))
+
+    done = flow("run", "flow.py:sleepy", "--run-id", "r1")
+
+    assert done.returncode == 0
+    assert "run suspended: sleeps, until " in done.stdout
+    assert done.stdout.splitlines()[-1] == "rested"
+
+
+@pytest.mark.slow
+def test_a_run_that_waits_for_items_is_left_with_the_command_that_sends_one(flow: Cli):
+    done = flow("run", "flow.py:fed", "--run-id", "r1")
+
+    assert done.returncode == 3
+    assert "give numbers an item: perdure send r1 numbers ITEM" in done.stdout
+    flow("send", "r1", "numbers", "1", "2", "--close")
+    assert flow.json("resume", "r1")["outputs"] == {"output": [2, 4]}
+
+
+# Pausing
+
+
+@pytest.fixture
+def gated(cli: Cli) -> subprocess.Popen[str]:
+    cli.write("flow.py", GATED)
+    running = cli.start("run", "flow.py", "--run-id", "r1")
+    read_until(running, "gate started")
+    return running
+
+
+def test_a_paused_run_keeps_what_its_running_nodes_come_to(cli: Cli, gated: subprocess.Popen[str]):
+    pausing = cli.start("pause", "r1", "--reason", "lunch", "--grace", "60")
+    until_status(cli, "r1", "pausing")
+    cli.write("open", "")
+    paused, _ = pausing.communicate(timeout=30)
+    output, _ = gated.communicate(timeout=30)
+    before = cli.ledger()
+    done = cli("resume", "r1")
+
+    assert paused == "run r1 ◫ paused: lunch\n"
+    assert pausing.returncode == 0
+    assert gated.returncode == 3
+    assert "continue: perdure resume r1" in output
+    assert before == ["first", "gate"]
+    assert done.stdout.splitlines()[-1] == "3"
+    assert cli.ledger() == ["first", "gate", "last"]
+    assert cli("verify").returncode == 0
+
+
+def test_a_run_that_is_paused_at_once_repeats_what_was_stopped(cli: Cli, gated: subprocess.Popen[str]):
+    paused = cli.json("pause", "r1", "--now")
+    gated.communicate(timeout=30)
+    listed = cli("list", "--status", "paused").stdout
+    cli.write("open", "")
+    done = cli("resume", "r1")
+
+    assert paused["status"] == "paused"
+    assert gated.returncode == 3
+    assert "◫ paused" in listed
+    assert done.returncode == 0
+    assert cli.ledger() == ["first", "gate", "gate", "last"]
+
+
+def test_many_runs_are_paused_and_resumed_by_filter(cli: Cli, gated: subprocess.Popen[str]):
+    none = cli("pause", "--workflow", "other")
+    told = cli("pause", "--workflow", "gated", "--status", "running", "--now")
+    until_status(cli, "r1", "paused")
+    gated.communicate(timeout=30)
+    again = cli.json("pause", "--all")
+    resumed = cli.json("resume", "--all", "--reason", "back")
+    cli.write("open", "")
+    done = cli("resume", "r1")
+
+    assert none.stdout == "No run of workflow other is to be paused.\n"
+    assert told.stdout == "1 run told to be paused:\n  r1\n"
+    assert again == {"runs": [], "told": "pause"}
+    assert resumed == {"runs": ["r1"], "told": "resume"}
+    assert done.returncode == 0
+    assert "run resumed: back" in done.stdout
+
+
+def test_a_run_that_nobody_drives_is_paused_by_whoever_takes_it_up(flow: Cli):
+    asking(flow)
+
+    told = flow("pause", "r1")
+    flow("answer", "r1", "true")
+    done = flow("resume", "r1")
+
+    assert told.returncode == 0
+    assert "No engine drives it; whoever takes it up will pause it before anything else." in told.stdout
+    types = [entry["type"] for entry in flow.json("events", "r1")]
+    assert types.index("RunPaused") < types.index("InteractionResponded")
+    assert done.stdout.splitlines()[-1] == "published: All about lamps."
+
+
+def test_a_run_that_has_ended_stays_as_it_is(flow: Cli):
+    flow("run", "flow.py:sleepy", "--run-id", "r1")
+
+    done = flow("pause", "r1")
+
+    assert done.returncode == 0
+    assert "completed" in done.stdout
+    assert done.stdout.endswith("(it had ended before)\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("pause",),
+        ("pause", "r1", "--all"),
+        ("pause", "r1", "--status", "running"),
+        ("pause", "r1", "--now", "--grace", "3"),
+        ("pause", "r1", "--grace", "-1"),
+        ("pause", "--status", "completed"),
+        ("pause", "r9"),
+        ("resume",),
+        ("resume", "r1", "--workflow", "letter"),
+        ("resume", "--all", "--stay"),
+        ("resume", "--all", "--node", "stop"),
+        ("answer", "r1", "true", "false"),
+        ("answer", "--limit", "0"),
+    ],
+)
+def test_wrong_use_changes_nothing(flow: Cli, words: tuple[str, ...]):
+    asking(flow)
+    before = flow.json("show", "r1")
+
+    done = flow(*words)
+
+    assert done.returncode == 2, done.stdout
+    assert "Error:" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert flow.json("show", "r1") == before
