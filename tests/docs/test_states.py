@@ -12,7 +12,8 @@ from tests.docs.pages import ROOT, blocks_of
 
 PAGE = (ROOT / "docs" / "states.md").read_text(encoding="utf-8")
 SOURCE = ROOT / "src" / "perdure"
-WRITERS = (SOURCE / "journal" / "decide.py", *(SOURCE / "engine").glob("*.py"))
+DECISIONS = ("decide", "readiness", "resting", "standing", "streaming")
+WRITERS = (*(SOURCE / "journal" / f"{name}.py" for name in DECISIONS), *(SOURCE / "engine").glob("*.py"))
 """The modules in which events are made."""
 
 EVENTS = {event.__name__ for event in get_args(AnyEvent)}
@@ -38,7 +39,7 @@ def test_every_status_is_explained():
 
 def test_the_events_that_are_listed_are_those_that_are_written():
     table = PAGE[PAGE.index("## The log") :]
-    listed = set(re.findall(r"`((?:Run|Node|Attempt|Step|Stage|Outbox|Item|Branch)\w+)`", table))
+    listed = set(re.findall(r"`((?:Run|Node|Attempt|Step|Stage|Outbox|Item|Branch|Interaction|Timer|Signal)\w+)`", table))
 
     made = {name for module in WRITERS for name in re.findall(r"\be\.(\w+)\(", module.read_text(encoding="utf-8"))}
 
