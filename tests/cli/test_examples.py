@@ -77,6 +77,37 @@ def test_a_table_adds_up_to_the_same_though_the_program_is_killed(cli: Cli):
     assert cli("verify").returncode == 0
 
 
+def test_a_notice_is_put_up_when_both_have_approved_it(cli: Cli):
+    shutil.copy(EXAMPLES / "approval.py", cli.folder)
+    asked = cli("run", "approval.py", "--run-id", "notice", "--input", "subject=No water", "--input", "seconds=0.1")
+    assert asked.returncode == 3
+    assert not (cli.folder / "board").exists()
+
+    cli("answer", "notice/editor/1", "true")
+    waiting = cli("resume", "notice")
+    cli("answer", "notice/caretaker/1", "true")
+    done = cli("resume", "notice")
+
+    assert waiting.returncode == 3
+    assert "perdure answer notice true (or false)" in waiting.stdout  # one question is left
+    assert done.stdout.splitlines()[-1] == "time to take down board/notice.txt"
+    assert "No water. We are sorry" in (cli.folder / "board" / "notice.txt").read_text()
+    assert cli("verify").returncode == 0
+
+
+def test_a_notice_that_is_not_approved_is_not_put_up(cli: Cli):
+    shutil.copy(EXAMPLES / "approval.py", cli.folder)
+    cli("run", "approval.py", "--run-id", "notice", "--input", "subject=No water")
+
+    cli("answer", "notice/editor/1", "true")
+    cli("answer", "notice/caretaker/1", "false")
+    done = cli.json("resume", "notice")
+
+    assert done["outputs"] == {"output": None}
+    assert {node["id"]: node["status"] for node in done["nodes"]}["put_up"] == "skipped"
+    assert not (cli.folder / "board").exists()
+
+
 def killed_amid_items(cli: Cli, example: str, node_id: str, count: int, *arguments: str) -> int:
     """Run an example as `r1`, kill it when a node has recorded so many items, and return how many it has then."""
     shutil.copy(EXAMPLES / example, cli.folder)
