@@ -42,9 +42,6 @@ from perdure.testing.process import Dead, Host, Process
 PATIENCE_SECONDS = 3_600.0
 """How long a story may take, by the loop's time. One that takes longer will never end."""
 
-PERSON_SECONDS = 0.7
-"""How often a person looks after a run."""
-
 SETTINGS = EngineSettings(heartbeat_in_thread=False, inline_max_bytes=1_024)
 
 
@@ -88,6 +85,7 @@ class World:
         chance: Callable[[], Chance | None] = lambda: None,
         roll_back: RollBack | None = None,
         sync_ledger: bool = False,
+        patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         self._store = store
         self.host = Host()
@@ -98,6 +96,7 @@ class World:
         self._dispatch = dispatch
         self._chance = chance
         self._roll_back = roll_back
+        self._patience_seconds = patience_seconds
         self._stack = AsyncExitStack()
         self._observer: Engine
         self.store: Store
@@ -145,7 +144,7 @@ class World:
     async def tell_all(self, references: Sequence[Reference], *plans: CrashPlan) -> list[Story]:
         """As `tell`, with all these runs side by side in each engine."""
         telling = _Telling(self, references, self._context)
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(self._patience_seconds):
             await telling.through(plans)
         return [await telling.story(run_id) for run_id in telling.runs]
 
@@ -286,12 +285,14 @@ async def drive(engine: Engine, reference: Reference, run_id: RunId) -> RunState
         run = await engine.start(reference.workflow, run_id=run_id, inputs=reference.inputs)
     if reference.person is None:
         return await run.wait()
-    while True:
-        with suppress(StoreError):
-            await reference.person(run)
-        if (state := await run.state()).status in TERMINAL:
-            return state
-        await asyncio.sleep(PERSON_SECONDS)
+    with engine.hub.watching(run_id) as changed:
+        while True:
+            changed.clear()
+            with suppress(StoreError):
+                await reference.person(run)
+            if (state := await run.state()).status in TERMINAL:
+                return state
+            await engine.news(changed)
 
 
 def _outcome_of(run: RunState) -> Outcome:
