@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from perdure.store.base import Store, Transition
-from perdure.testing.loop import VirtualClock, VirtualLoop
-from perdure.testing.proxy import OutsideStore, StoreProxy, innermost
+from perdure.testing.loop import VirtualLoop
+from perdure.testing.proxy import StoreProxy, innermost
+from perdure.testing.stores import opened_store
 from perdure.testing.world import World
 
 _REFUSAL = """
@@ -25,33 +26,6 @@ END $$;
 CREATE CONSTRAINT TRIGGER testing_refuse AFTER INSERT OR UPDATE ON run_state
     DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION testing_refuse();
 """
-
-
-@asynccontextmanager
-async def opened_store(url: str) -> AsyncGenerator[Store]:
-    """Open a store for a virtual loop: SQLite does everything on the spot, PostgreSQL in its own time."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, VirtualLoop)
-    with loop.outside():
-        store = await _open(url)
-    try:
-        yield store
-    finally:
-        await store.close()
-
-
-async def _open(url: str) -> Store:
-    if url.startswith("sqlite:"):
-        from perdure.store.sqlite.store import open_sqlite
-
-        # What is lost without a sync is lost when the power fails, and here only processes die.
-        return await open_sqlite(f"{url}?synchronous=normal", clock=VirtualClock(), inline=True)
-    from perdure.store.postgres.store import open_postgres
-
-    store = await open_postgres(url, clock=VirtualClock())
-    # Doors of a world do not wait for news, and the loop would not know that a task of the store's is waiting for the server.
-    store._news = None
-    return OutsideStore(store).as_store
 
 
 @asynccontextmanager
