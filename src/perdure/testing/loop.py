@@ -4,7 +4,8 @@ A test that waits for hours takes milliseconds, and one in which nothing can hap
 hanging. With a seed, the loop also shuffles what is ready to run, so that one seed is one interleaving of all tasks:
 the same one each time, as long as nothing outside of the loop takes part.
 
-What does take part from outside (a database server) is told to the loop by `outside`: meanwhile no time passes.
+What does take part from outside (a database server) is told to the loop by `outside`: meanwhile no time passes. While a
+thread or a process works for the test, which is told by `at_work`, time passes as it really does.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import asyncio
 import itertools
 import random
 import selectors
+import time
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -23,6 +25,8 @@ T = TypeVar("T")
 
 START_MICROS = 1_700_000_000_000_000
 """What virtual wall time begins with."""
+BEGIN_SECONDS = 1_000.0
+"""What the time of a virtual loop begins with."""
 _REAL_WAIT_SECONDS = 1.0
 _RESOLUTION_SECONDS = 1e-6
 
@@ -59,13 +63,30 @@ class _NumberedFuture(asyncio.Future[Any]):
         return self is other
 
 
+class Worker:
+    """Something outside of the loop that works for a test, and sometimes waits for what the loop brings."""
+
+    def __init__(self) -> None:
+        self.waits = 0
+        """For how many things it waits."""
+
+    @contextmanager
+    def waiting(self) -> Generator[None]:
+        self.waits += 1
+        try:
+            yield
+        finally:
+            self.waits -= 1
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
     """A loop whose time moves only when every task waits. Blocking calls are made on the spot instead of in threads."""
 
-    def __init__(self, *, seed: int | None = None) -> None:
+    def __init__(self, *, seed: int | None = None, begin_seconds: float = BEGIN_SECONDS) -> None:
         self.numbers = itertools.count()
-        self._now = 1_000.0
+        self._now = begin_seconds
         self._outside = 0
+        self._workers: set[Worker] = set()
         self._shuffle = None if seed is None else random.Random(seed).shuffle
         super().__init__(_Selector(self))
         self._clock_resolution = _RESOLUTION_SECONDS
@@ -83,6 +104,16 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         finally:
             self._outside -= 1
 
+    @contextmanager
+    def at_work(self, worker: Worker | None = None) -> Generator[None]:
+        """Let time pass as it really does while a worker works, whom the loop cannot hurry."""
+        worker = Worker() if worker is None else worker
+        self._workers.add(worker)
+        try:
+            yield
+        finally:
+            self._workers.discard(worker)
+
     def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
         future: asyncio.Future[T] = self.create_future()
         try:
@@ -99,6 +130,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if seconds is not None and seconds <= 0:
             self._mix()
             return select(0)
+        if any(not worker.waits for worker in self._workers):
+            return self._wait_in_earnest(seconds, select)
         # Whatever outside takes longer than this may wait for a timer in here.
         if events := select(_REAL_WAIT_SECONDS if self._outside else 0):
             return events
@@ -107,6 +140,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         elif not self._outside:
             raise NothingLeft("Nothing is ready, no timer is set, and nothing outside is at work.")
         return []
+
+    def _wait_in_earnest(self, seconds: float | None, select: Callable[[float], list[Any]]) -> list[Any]:
+        began = time.monotonic()
+        events = select(_REAL_WAIT_SECONDS if seconds is None else seconds)
+        passed = time.monotonic() - began
+        self._now += passed if seconds is None or events else max(passed, seconds)
+        return events
 
     def _mix(self) -> None:
         if self._shuffle is not None:

@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+from perdure.errors import StoreUnavailable
 from perdure.ids import new_id
 from perdure.store.base import Store
 from perdure.testing.loop import VirtualClock, VirtualLoop
 from perdure.testing.proxy import OutsideStore
 
 T = TypeVar("T")
+
+SQLITE = "sqlite"
 
 
 @asynccontextmanager
@@ -49,14 +52,18 @@ async def _open(url: str) -> Store:
 
 @contextmanager
 def scratch_store(where: str, folder: Path) -> Generator[str]:
-    """Give the URL of an empty store: a file in the folder, or with the URL of a PostgreSQL a schema of its own there.
+    """Give the URL of an empty store: `sqlite` is a file in the folder, the URL of a PostgreSQL a schema of its own there.
 
-    The schema is gone afterwards.
+    The schema is gone afterwards. Raises StoreUnavailable if it is neither.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    if where.startswith("sqlite"):
+    if where == SQLITE:
         yield f"sqlite:///{folder / 'perdure.db'}"
         return
+    if not where.startswith(("postgresql://", "postgres://")):
+        raise StoreUnavailable(
+            f"{where!r} names no store for tests. Write {SQLITE}, or postgresql://user@host/database."
+        )
     schema = f"perdure_test_{new_id().replace('-', '')}"
     in_own_loop(_execute(where, f'CREATE SCHEMA "{schema}"'))
     try:
