@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 
 from perdure import Context, Stream, SyncContext, ask, collect, node, when, workflow
@@ -91,6 +92,17 @@ async def fail(text: str) -> str:
 
 
 @node
+async def called(ctx: Context, port: int) -> str:
+    """Talk to a server, which takes its time."""
+    async with asyncio.timeout(5):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        answer = await reader.read()
+        writer.close()
+    await ctx.sleep(days=30)
+    return answer.decode()
+
+
+@node
 async def stuck(ctx: Context) -> str:
     while True:
         await ctx.sleep(minutes=1)
@@ -160,6 +172,11 @@ def fed(items: Stream[str]) -> list[str]:
 @workflow
 def failing(text: str) -> str:
     return publish(fail(text))
+
+
+@workflow
+def calling(port: int) -> str:
+    return publish(called(port))
 
 
 @workflow

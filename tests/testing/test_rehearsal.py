@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import socket
+import threading
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -51,6 +53,23 @@ def test_a_month_takes_no_time(rehearsal: Rehearsal, flow):
     assert run.output == "published: x"
     assert timedelta(days=30) <= rehearsal.now - before < timedelta(days=30, minutes=1)
     assert time.perf_counter() - began < 2
+
+
+def test_time_waits_for_a_server_that_a_body_talks_to(perdure: Rehearsal):
+    def serve_slowly(listener: socket.socket) -> None:
+        for _ in range(2):  # the body is unwound while it sleeps, and calls again
+            connection, _ = listener.accept()
+            time.sleep(0.2)
+            connection.sendall(b"hello")
+            connection.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=serve_slowly, args=(listener,))
+        server.start()
+        run = perdure.run(flows.calling, port=listener.getsockname()[1])
+        server.join()
+
+    assert run.output == "published: hello"
 
 
 def test_time_passes_as_far_as_it_is_told_to(perdure: Rehearsal):

@@ -1,13 +1,14 @@
 """Bodies of users' workflows on a virtual loop: wherever they run, and counted.
 
-A body in a thread or in a process works in real time, and so the loop's time passes as it really does. While such a body
-waits for something that the loop brings (an answer, a time, an item), the loop is free to move its time on.
+A body in a thread or in a process works in real time, as does one on the loop that has opened a socket, and so the loop's time
+passes as it really does. While a body waits for something that the loop brings (an answer, a time, an item), the loop is free
+to move its time on.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar, cast
 
@@ -35,9 +36,7 @@ class CountingDispatch(LocalDispatch):
         self._ledger = ledger
 
     async def open(self, task: Task) -> Session:
-        if self._kind_of(task) == "loop":
-            return await super().open(task)
-        worker = Worker()
+        worker = self._worker(task)
         with _at_work(worker):
             return await super().open(_with_waits(task, worker))
 
@@ -45,15 +44,15 @@ class CountingDispatch(LocalDispatch):
         with _at_work(Worker()):
             await super().close()
 
-    def _execute(self, task: Task, lives: Live) -> Coroutine[Any, Any, Any]:
+    async def _execute(self, task: Task, lives: Live) -> Any:
         require_alive()
         self._ledger.write(task.info.run_id, _begun(task))
-        return super()._execute(task, lives) if self._kind_of(task) == "loop" else self._apart(task, lives)
-
-    async def _apart(self, task: Task, lives: Live) -> Any:
-        worker = Worker()
+        worker = self._worker(task)
         with _at_work(worker):
             return await super()._execute(_with_waits(task, worker), lives)
+
+    def _worker(self, task: Task) -> Worker:
+        return Worker(is_on_loop=self._kind_of(task) == "loop")
 
     def _body_threads(self) -> ThreadPool:
         if self._bodies is None:
@@ -95,7 +94,7 @@ class _Threads(_LastingThreads):
 
 
 def _with_waits(task: Task, worker: Worker) -> Task:
-    """Return the task of a body that is not on the loop, which tells of everything that it waits for."""
+    """Return the task of a body that tells of everything that it waits for."""
     outlet = None if task.outlet is None else cast("Outlet", _Outlet(task.outlet, worker))
     feeds = {name: cast("Feed", _Feed(feed, worker)) for name, feed in task.feeds.items()}
     services = cast("Services", _Services(task.services, worker))

@@ -5,7 +5,8 @@ hanging. With a seed, the loop also shuffles what is ready to run, so that one s
 the same one each time, as long as nothing outside of the loop takes part.
 
 What does take part from outside (a database server) is told to the loop by `outside`: meanwhile no time passes. While a
-thread or a process works for the test, which is told by `at_work`, time passes as it really does.
+thread or a process works for the test, which is told by `at_work`, time passes as it really does; and also while a worker on
+the loop itself has sockets open, from which something may come.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import selectors
 import time
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from perdure.clock import Clock
@@ -64,9 +66,10 @@ class _NumberedFuture(asyncio.Future[Any]):
 
 
 class Worker:
-    """Something outside of the loop that works for a test, and sometimes waits for what the loop brings."""
+    """Something that works for a test, outside of the loop or on it, and sometimes waits for what the loop brings."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_on_loop: bool = False) -> None:
+        self.is_on_loop = is_on_loop
         self.waits = 0
         """For how many things it waits."""
 
@@ -79,6 +82,9 @@ class Worker:
             self.waits -= 1
 
 
+_current: ContextVar[Worker | None] = ContextVar("perdure_testing_worker", default=None)
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
     """A loop whose time moves only when every task waits. Blocking calls are made on the spot instead of in threads."""
 
@@ -87,6 +93,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._now = begin_seconds
         self._outside = 0
         self._workers: set[Worker] = set()
+        self.sockets: set[int] = set()
+        """What workers wait for to be read or written."""
         self._shuffle = None if seed is None else random.Random(seed).shuffle
         super().__init__(_Selector(self))
         self._clock_resolution = _RESOLUTION_SECONDS
@@ -109,9 +117,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Let time pass as it really does while a worker works, whom the loop cannot hurry."""
         worker = Worker() if worker is None else worker
         self._workers.add(worker)
+        token = _current.set(worker)
         try:
             yield
         finally:
+            _current.reset(token)
             self._workers.discard(worker)
 
     def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
@@ -130,7 +140,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if seconds is not None and seconds <= 0:
             self._mix()
             return select(0)
-        if any(not worker.waits for worker in self._workers):
+        if any(not worker.waits and (self.sockets or not worker.is_on_loop) for worker in self._workers):
             return self._wait_in_earnest(seconds, select)
         # Whatever outside takes longer than this may wait for a timer in here.
         if events := select(_REAL_WAIT_SECONDS if self._outside else 0):
@@ -170,10 +180,15 @@ class _Selector(selectors.BaseSelector):
         self._real = selectors.DefaultSelector()
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        return self._real.register(fileobj, events, data)
+        key = self._real.register(fileobj, events, data)
+        if _current.get() is not None:
+            self._loop.sockets.add(key.fd)
+        return key
 
     def unregister(self, fileobj: Any) -> selectors.SelectorKey:
-        return self._real.unregister(fileobj)
+        key = self._real.unregister(fileobj)
+        self._loop.sockets.discard(key.fd)
+        return key
 
     def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         return self._real.modify(fileobj, events, data)

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from perdure.engine.engine import Engine
 from perdure.engine.run import Run
@@ -186,11 +186,12 @@ def needs_somebody(run: RunState) -> bool:
     return is_at_rest(run) and not (run.status is RunStatus.SUSPENDED and run.wake_at is not None)
 
 
-def _innermost(error: Exception) -> Exception:
+def _innermost(group: ExceptionGroup[Exception]) -> Exception:
     """Return what went wrong, if it is one thing."""
-    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
+    error, *others = group.exceptions
+    if others:
+        return group
+    return _innermost(cast("ExceptionGroup[Exception]", error)) if isinstance(error, ExceptionGroup) else error
 
 
 def _too_long(span: str) -> str:
