@@ -23,6 +23,7 @@ from perdure.engine.failures import classify
 from perdure.graph import validate
 from perdure.graph.policy import Policy
 from perdure.journal.events import ErrorClass
+from perdure.testing import Rehearsal, WatchedRun
 from tests.docs.pages import PAGES, ROOT
 
 COMMANDS = [name for section in SECTIONS.values() for name in section]
@@ -145,6 +146,13 @@ def test_every_parameter_of_an_engine_is_explained_or_only_for_tests():
     parameters = inspect.signature(Engine).parameters.keys() - {"codecs", "dispatch", "clock", "chance"}
 
     assert parameters <= explained.keys()
+
+
+@pytest.mark.parametrize(("cls", "name"), [(Rehearsal, "perdure"), (WatchedRun, "run")], ids=["fixture", "run"])
+def test_everything_that_users_test_with_is_explained(cls: type, name: str):
+    offered = {member for member in vars(cls) if not member.startswith("_")} - {"close"}
+
+    assert [member for member in sorted(offered) if f"`{name}.{member}" not in page("testing")] == []
 
 
 def test_every_rule_of_validation_is_explained():
