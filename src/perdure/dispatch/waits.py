@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.graph.questions import NOT_GIVEN, Answers, Limit, Moment, answers, limit
+from perdure.graph.questions import NOT_GIVEN, Answers, Limit, Moment, answers, limit, text
 from perdure.journal.events import Encoded
 from perdure.journal.states import WaitKind
 
@@ -41,7 +41,7 @@ class Came(msgspec.Struct, frozen=True, kw_only=True):
 def question(prompt: str, schema: Any, choices: Sequence[Any] | None, default: Any, deadline: Moment | None) -> WaitFor:
     """Return what stands for a question. Raises ValueError if it cannot be asked."""
     fitting = answers(schema, choices, default, deadline)
-    told = msgspec.json.encode([prompt, fitting.schema, fitting.choices], order="deterministic")
+    told = msgspec.json.encode([text(prompt, "what is asked"), fitting.schema, fitting.choices], order="deterministic")
     return WaitFor(
         kind=WaitKind.ASK,
         name=f"ask {hashlib.sha256(told).hexdigest()[:16]}",
@@ -60,6 +60,7 @@ def asked(
 ) -> WaitFor:
     """Return what a node that asks waits for, given its arguments: `default` is a list of one, because None may be one."""
     fitting = Answers(schema=schema or {}, choices=tuple(choices or ()), default=default[0] if default else NOT_GIVEN)
+    prompt = text(prompt, "what is asked")
     return WaitFor(kind=WaitKind.ASK, name="ask", prompt=prompt, answers=fitting, limit=limit(deadline, "the deadline"))
 
 
@@ -84,11 +85,11 @@ def slept(
 
 def signal_named(name: str, timeout: Moment | None) -> WaitFor:
     """Return what stands for waiting for a signal."""
-    if not name:
+    if not text(name, "the name of a signal"):
         raise ValueError("a signal needs a name")
     return WaitFor(kind=WaitKind.SIGNAL, name=f"signal {name}", signal=name, limit=limit(timeout, "the timeout"))
 
 
 def suspension(reason: str) -> WaitFor:
     """Return what stands for a body that stops until it is told to go on."""
-    return WaitFor(kind=WaitKind.SUSPEND, name=f"suspend {reason}", prompt=reason)
+    return WaitFor(kind=WaitKind.SUSPEND, name=f"suspend {text(reason, 'the reason')}", prompt=reason)

@@ -29,6 +29,7 @@ from perdure.errors import (
     WrongInputs,
 )
 from perdure.graph.inbox import is_further
+from perdure.graph.questions import text
 from perdure.ids import CommandId, RunId
 from perdure.journal.states import ENDED, TERMINAL, NodeState, NodeStatus, RunState, WaitKind, WaitState, WaitStatus
 from perdure.store.base import Command, StoredRun
@@ -207,7 +208,7 @@ class Told:
 
         The same `id` twice has no effect.
         """
-        if not name:
+        if not text(name, "the name of a signal"):
             raise ValueError("a signal needs a name")
         encoded, blobs = await self._engine.values.pack(value, where=f"signal {name!r}")
         signal_id = id or self._engine.chance.new_id()

@@ -13,6 +13,9 @@ from perdure.graph.constants import from_constant, schema_of, to_constant
 NOT_GIVEN: Final = msgspec.UNSET
 """Where None is a value like any other."""
 
+LONGEST_SECONDS: Final = timedelta(days=365_000).total_seconds()
+"""Longer times have no date, and would not fit into a table."""
+
 Span = float | timedelta
 Moment = Span | datetime
 """A time from now, in seconds unless it says otherwise; or a point in time, which has to know its time zone."""
@@ -36,6 +39,8 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def answers(schema: Any, choices: Sequence[Any] | None, default: Any, deadline: Moment | None) -> Answers:
     """Return which answers fit what was asked for. Raises ValueError if that makes no sense."""
+    if schema is not None and not _is_type(schema):
+        raise ValueError(f"the schema of an answer is a type, such as int or a dataclass, and not {schema!r}")
     annotation = answer_type(schema, choices)
     options = tuple(_constant(choice, annotation, "a choice") for choice in choices or ())
     if choices is not None and not options:
@@ -46,6 +51,13 @@ def answers(schema: Any, choices: Sequence[Any] | None, default: Any, deadline: 
     if answer is not NOT_GIVEN and deadline is None:
         raise ValueError("a default answer needs a deadline, after which it is taken")
     return Answers(schema=schema_of(annotation), choices=options, default=answer)
+
+
+def text(given: Any, what: str) -> str:
+    """Return a text that was given. Raises ValueError if it is none; `what` it is for is said there."""
+    if not isinstance(given, str):
+        raise ValueError(f"{what} must be a text, and not {given!r}")
+    return given
 
 
 def answer_type(schema: Any, choices: Sequence[Any] | None) -> Any:
@@ -72,10 +84,16 @@ def limit(moment: Moment | None, what: str) -> Limit:
         if moment.tzinfo is None:
             raise ValueError(f"{what} must know its time zone: {moment.isoformat()} has none")
         return Limit(until=moment.astimezone(UTC).timestamp())
+    if not isinstance(moment, int | float | timedelta):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"{what} must be a number of seconds, a timedelta or a datetime, and not {moment!r}")
     seconds = moment.total_seconds() if isinstance(moment, timedelta) else float(moment)
-    if not 0 <= seconds < float("inf"):
-        raise ValueError(f"{what} must be a time from now on, and not {moment!r}")
+    if not 0 <= seconds <= LONGEST_SECONDS:
+        raise ValueError(f"{what} must be a time from now on, within a thousand years, and not {moment!r}")
     return Limit(seconds=seconds)
+
+
+def _is_type(schema: Any) -> bool:
+    return isinstance(schema, type) or type(schema).__module__ in ("types", "typing", "typing_extensions")
 
 
 def _constant(value: Any, annotation: Any, what: str) -> Any:
