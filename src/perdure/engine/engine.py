@@ -642,7 +642,7 @@ class Engine(Keeping, Telling):
         wakings = await self._store.find_woken(now=now, limit=1)
         if wakings.runs:
             self._sweep_now.set()
-        elif wakings.next_at is not None:
+        if wakings.next_at is not None:  # also beside runs that may be for others to take
             seconds = min(seconds, max(0.001, (wakings.next_at - now) / 1_000_000))
         return seconds
 

@@ -28,7 +28,7 @@ PRESSED_SECONDS = 0.2
 """How often to look while runs wait for others to prove harmless."""
 
 WAKE_BATCH = 500
-"""How many runs that rest are woken in one sweep at most."""
+"""How many runs that rest are looked for at once, to be woken."""
 
 Adopt = Callable[[RunId, EngineId | None], Awaitable[None]]
 """Take a run over if it is for this engine to take, given its owner if that one is known to be gone."""
@@ -110,11 +110,19 @@ class Recovery:
             self._wanted.ask_again(asked)
 
     async def _wake(self) -> None:
-        """Take up runs that rest and whose time has come, or for which something else has."""
-        if (room := self._room()) > 0:
-            wakings = await self._store.find_woken(now=self._clock.now_micros(), limit=min(room, WAKE_BATCH))
-            for run_id in wakings.runs:
-                await self._try(run_id, None)
+        """Take up runs that rest and whose time has come, or for which something else has. Those that are not for this engine
+        to take do not hold up the others."""
+        seen: set[RunId] = set()
+        while self._room() > 0:
+            limit = len(seen) + max(WAKE_BATCH, len(seen))
+            wakings = await self._store.find_woken(now=self._clock.now_micros(), limit=limit)
+            found = [run_id for run_id in wakings.runs if run_id not in seen]
+            for run_id in found:
+                if self._room() > 0:
+                    await self._try(run_id, None)
+            seen.update(found)
+            if not found or len(wakings.runs) < limit:
+                break
 
     async def _take_over(self, dead: Sequence[EngineId]) -> None:
         after: tuple[int, str] | None = None
