@@ -36,11 +36,14 @@ def is_due(run: RunState, at: int) -> bool:
 
 
 def is_woken(stored: StoredRun, at: int) -> bool:
-    """Whether something is there for a run that rests. Items for its inputs are, unless somebody has stopped it."""
+    """Whether something is there for a run that rests."""
+    return is_due(stored.run, at) or is_addressed(stored)
+
+
+def is_addressed(stored: StoredRun) -> bool:
+    """Whether somebody has told a run that rests something that moves it. Items for its inputs do, unless it was stopped."""
     hears_items = stored.run.status in WAITING
-    return is_due(stored.run, at) or any(
-        hears_items or command.kind not in (SEND, CLOSE) for command in stored.commands
-    )
+    return any(hears_items or command.kind not in (SEND, CLOSE) for command in stored.commands)
 
 
 def is_only_ending(stored: StoredRun) -> bool:

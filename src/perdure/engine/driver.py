@@ -244,7 +244,7 @@ class Driver:
     @property
     def has_untaken_commands(self) -> bool:
         """Whether there are commands that no transition has taken up yet."""
-        return bool(self._pending.commands)
+        return bool(self._pending.commands or self._early)
 
     def command(self, command: Command) -> None:
         """Take up a wish from outside. It is applied once: with the transition that holds its consequences."""

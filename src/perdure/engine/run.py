@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, get_args, get_origin
 
+from perdure.engine.adoption import is_addressed
 from perdure.engine.driver import NotOurs
 from perdure.engine.hub import Flash
 from perdure.engine.told import Told
@@ -70,7 +71,7 @@ class Run(Told, Generic[R]):
         if driver is not None:
             try:
                 run = await asyncio.shield(driver.rested)
-                if run.status in TERMINAL or rests(run):
+                if run.status in TERMINAL:
                     return run
             except NotOurs:
                 pass  # another engine has it: watch it from outside
@@ -79,7 +80,7 @@ class Run(Told, Generic[R]):
             while True:
                 changed.clear()
                 run = await self.state()
-                if run.status in TERMINAL or (rests(run) and not (await self.load()).commands):
+                if run.status in TERMINAL or (rests(run) and not is_addressed(await self.load())):
                     return run
                 if (problem := await self._engine.not_readable(self.run_id)) is not None:
                     raise problem
