@@ -95,6 +95,9 @@ class Actor:
         """Why the body is being ended because it waits, if it is."""
         self.unwound_from: tuple[str, ...] = ()
         """What it waited for when it was told so."""
+        self.wanted_items = False
+        """Whether it could have gone on with items of a stream when it was told so."""
+        self._is_draining = False
         self._left_seconds: float | None = None
         """What is left of its time, while it waits for something from outside."""
         self._late: list[Exception | None] = []
@@ -267,9 +270,15 @@ class Actor:
         return ""
 
     @property
+    def wants_items(self) -> bool:
+        """Whether the body would go on if there were another item, or a place for one."""
+        return self.waits_for_items
+
+    @property
     def only_waits(self) -> bool:
-        """Whether the body waits for something from outside. What else it may do meanwhile is not seen."""
-        return "recall" in self.__dict__ and bool(self.recall)
+        """Whether the body waits for something from outside, and for nothing in the run, unless that is let go. What else it may
+        do meanwhile is not seen."""
+        return "recall" in self.__dict__ and bool(self.recall) and (self._is_draining or not self.wants_items)
 
     @property
     def is_idle(self) -> bool:
@@ -280,7 +289,9 @@ class Actor:
         """End the body, because it waits."""
         assert self.task is not None, "a body that waits has been started"
         self.unwinding = reason
-        self.unwound_from = tuple(self.recall.awaited) if "recall" in self.__dict__ else ()
+        self.wanted_items = self.wants_items
+        if "recall" in self.__dict__:
+            self.unwound_from = (*self.recall.asked, *self.recall.awaited)
         self.task.cancel()
 
     @contextmanager
@@ -297,6 +308,7 @@ class Actor:
 
     def drain(self) -> None:
         """Begin with no further item: the run is being let go."""
+        self._is_draining = True
         if self._emitting is not None:
             self._emitting.hold_back()
 
@@ -471,8 +483,13 @@ class Actor:
     def _later(self, seconds: float, work: Callable[[], None]) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(seconds, work)
 
+    @property
+    def elapsed_seconds(self) -> float:
+        """How long ago the attempt began to run, or to run again."""
+        return self._driver.machinery.clock.monotonic() - self._started
+
     def _elapsed_ms(self) -> int:
-        return int((self._driver.machinery.clock.monotonic() - self._started) * 1_000)
+        return int(self.elapsed_seconds * 1_000)
 
     # Blobs
 

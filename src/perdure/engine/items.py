@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -52,7 +53,7 @@ def picked(item: bytes, path: Sequence[str | int], handle: str) -> bytes:
 class ItemServices:
     """What a body may ask while it is called for one item. Its steps are told apart from those of other items."""
 
-    __slots__ = ("_actor", "_files", "_name", "_position", "limit")
+    __slots__ = ("_actor", "_files", "_is_closed", "_left_seconds", "_name", "_position", "_waiting", "limit")
 
     def __init__(self, actor: Actor, position: int, name: str) -> None:
         self._actor = actor
@@ -61,9 +62,13 @@ class ItemServices:
         self._files: Files | None = None
         self.limit: asyncio.Timeout | None = None
         """The time that the call is given, if it is limited."""
+        self._is_closed = False
+        self._waiting = 0
+        self._left_seconds = 0.0
 
     def close(self) -> None:
         """The call has ended, and its scratch folder with it."""
+        self._is_closed = True
         if self._files is not None:
             self._files.close()
 
@@ -91,16 +96,26 @@ class ItemServices:
     async def outcome(self, wanted: WaitFor, value: Any = NOT_GIVEN) -> Came:
         if wanted.kind is WaitKind.SUSPEND and value is not NOT_GIVEN:
             raise CheckpointNotHere(self._actor.node_id)
-        limit = self.limit
-        if limit is None or (ends_at := limit.when()) is None:
+        with self._time_stands_still():
             return await self._actor.outcome(wanted, value, scope=self._step(""))
-        loop = asyncio.get_running_loop()
-        left = ends_at - loop.time()
-        limit.reschedule(None)  # waiting does not count
+
+    @contextmanager
+    def _time_stands_still(self) -> Generator[None]:
+        """Waiting does not count, whatever else the call does meanwhile."""
+        limit, loop = self.limit, asyncio.get_running_loop()
+        if limit is None or limit.expired():
+            yield
+            return
+        if not self._waiting and (ends_at := limit.when()) is not None:
+            self._left_seconds = ends_at - loop.time()
+            limit.reschedule(None)
+        self._waiting += 1
         try:
-            return await self._actor.outcome(wanted, value, scope=self._step(""))
+            yield
         finally:
-            limit.reschedule(loop.time() + left)
+            self._waiting -= 1
+            if not self._waiting and not self._is_closed:
+                limit.reschedule(loop.time() + self._left_seconds)
 
     async def secret(self, name: str) -> str:
         return await self._actor.secret(name)

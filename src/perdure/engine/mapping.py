@@ -100,7 +100,6 @@ class MapActor(Actor):
         """Work for which there was no place."""
         self._is_through = asyncio.Event()
         self._problem: Exception | None = None
-        self._is_draining = False
 
     def prepare(self) -> None:
         """Nothing can be made ready before there are items."""
@@ -171,10 +170,14 @@ class MapActor(Actor):
 
     @property
     def waits_for_items(self) -> bool:
-        return self._group is not None and not self._running and (self._is_draining or not self._returned)
+        waiting = len(self.recall) if "recall" in self.__dict__ else 0
+        return self._group is not None and self._running == waiting and (self._is_draining or not self._returned)
 
-    def drain(self) -> None:
-        self._is_draining = True
+    @property
+    def wants_items(self) -> bool:
+        if self._group is None or self.is_unread or self._running >= self._most_at_once:
+            return False
+        return bool(self._returned) or not self._meeting.is_over
 
     def end_unread(self) -> None:
         super().end_unread()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 
 from perdure.journal.states import WaitState, WaitStatus
 
@@ -18,6 +19,8 @@ class Recall:
         """`recorded` are the waits of the node from before. What is called for items of a node is told apart by its scope."""
         self.awaited: dict[str, None] = {}
         """The ids of what the body waits for at this moment."""
+        self.asked: dict[str, None] = {}
+        """The ids of waits that are being recorded: the body has asked for them, and does not wait yet."""
         self._left: dict[str, dict[WaitName, None]] = {}
         for wait in recorded:
             if wait.status in (WaitStatus.OPEN, WaitStatus.SETTLED):
@@ -52,6 +55,19 @@ class Recall:
     def left(self, scope: str) -> Sequence[str]:
         """Return the names of what the body has not come back to."""
         return [name for name, _ in self._left.get(scope, ())]
+
+    def all_left(self) -> Iterator[WaitName]:
+        """Return what the body has not come back to, in whatever scope."""
+        return chain.from_iterable(self._left.values())
+
+    @contextmanager
+    def asking(self, wait_id: str) -> Generator[None]:
+        """Note, meanwhile, that the body has asked for this."""
+        self.asked[wait_id] = None
+        try:
+            yield
+        finally:
+            self.asked.pop(wait_id, None)
 
     @contextmanager
     def waiting_for(self, wait_id: str) -> Generator[None]:

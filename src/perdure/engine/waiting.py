@@ -129,7 +129,8 @@ class Waiting:
         if wait is None:
             await self._recall(actor, scope, wanted)
             wait = self._open(actor, wanted, name, value, blobs)
-            await self._driver.stored()
+            with actor.recall.asking(wait.wait_id):
+                await self._driver.stored()
             wait = self._waits.get(wait.wait_id) or wait
         if wait.status is WaitStatus.OPEN:
             wait = await self._settled(actor, wait)
@@ -139,10 +140,9 @@ class Waiting:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._futures.setdefault(wait.wait_id, []).append(future)
         with actor.waiting_for(wait.wait_id):
-            if wait.kind is WaitKind.SUSPEND:
-                self.unwind(actor, wait.question.prompt if wait.question is not None else "")
-            elif self._hibernate_after <= 0 and not self._is_soon(wait):
-                self._look_now(actor)
+            is_over_at_once = wait.kind is WaitKind.SUSPEND or (self._hibernate_after <= 0 and not self._is_soon(wait))
+            if is_over_at_once and actor.only_waits and not self._is_coming_back(actor):
+                self.unwind(actor, (wait.question.prompt if wait.question is not None else "") or "it waits")
             else:
                 self.look_later()
             await future
@@ -253,7 +253,7 @@ class Waiting:
             return
         seen, self._seen = self._seen, {}
         for actor in list(self._bodies.running()):
-            if actor.only_waits and not any(map(self._is_soon, self._waits.of(actor.node_id))):
+            if actor.only_waits and not (self._waits_soon(actor) or self._is_coming_back(actor)):
                 stands_at = self._decider.projection.node(actor.node_id).last_seq
                 if seen.get(actor) == stands_at:
                     self.unwind(actor, "it waits")
@@ -263,9 +263,15 @@ class Waiting:
         if len(self._bodies):
             self.look_later()
 
-    def _look_now(self, actor: Actor) -> None:
-        if actor.only_waits:
-            self.unwind(actor, "it waits")
+    def _waits_soon(self, actor: Actor) -> bool:
+        return any(map(self._is_soon, self._waits.of(actor.node_id)))
+
+    def _is_coming_back(self, actor: Actor) -> bool:
+        """Whether something has come for a body that runs again, and that it has yet to ask for: it has a while for that."""
+        if not self._waits.count(actor.node_id) or actor.elapsed_seconds >= REPLAY_SECONDS:
+            return False
+        left = (self._waits.named(actor.node_id, *name) for name in actor.recall.all_left())
+        return any(wait is not None and wait.status is WaitStatus.SETTLED for wait in left)
 
     def _is_soon(self, wait: WaitState) -> bool:
         """Whether the time for which something waits is so near that it stays in memory."""
@@ -280,7 +286,7 @@ class Waiting:
         waits_outside = self._waits.are_open or any(isinstance(actor, InputActor) for actor in self._bodies.running())
         if not (is_quiet and waits_outside and self._bodies.all_wait):
             return
-        if any(map(self._is_soon, self._waits.open())):
+        if any(map(self._is_soon, self._waits.open())) or any(map(self._is_coming_back, self._bodies.running())):
             return
         self._decider.falls_asleep = True
         self.unwind_all("it waits for items")
@@ -305,9 +311,15 @@ class Waiting:
     def suspended(self, actor: Actor) -> None:
         """Record that a body was unwound."""
         assert actor.unwinding is not None
-        came = any(self._has_come(wait_id) for wait_id in actor.unwound_from)
-        at = self._machinery.clock.now_micros()
-        self._decider.attempt_suspended(actor.node_id, actor.attempt, reason=actor.unwinding, goes_on=came, at=at)
+        came = any(self._has_come(wait_id) for wait_id in actor.unwound_from) or self._is_coming_back(actor)
+        self._decider.attempt_suspended(
+            actor.node_id,
+            actor.attempt,
+            reason=actor.unwinding,
+            goes_on=came,
+            wants_items=actor.wanted_items,
+            at=self._machinery.clock.now_micros(),
+        )
 
     def _has_come(self, wait_id: str) -> bool:
         wait = self._waits.get(wait_id)

@@ -206,6 +206,8 @@ class NodeSuspended(AttemptEvent, frozen=True, kw_only=True):
     reason: str
     goes_on: bool = False
     """Something that it waited for came while it was being suspended."""
+    wants_items: bool = False
+    """It could have gone on with items of a stream besides: it runs again whenever the run does."""
 
 
 class NodeResumed(AttemptEvent, frozen=True, kw_only=True):

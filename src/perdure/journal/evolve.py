@@ -134,6 +134,8 @@ def evolve_node(node: NodeState, event: e.NodeEvent, *, seq: Seq, at: int) -> No
         case e.NodeResumed():
             status = _of_attempt(node, event, NodeStatus.RUNNING)
             stream = cut_back(node.stream) if event.anew and node.stream is not None else node.stream
+            if stream is not None and stream.wants_items:
+                stream = replace(stream, wants_items=False)
             return replace(node, status=status, due=None, reason="", stream=stream, last_seq=seq)
         case e.TriggerRegistered() | e.TriggerInputReceived():
             return replace(node, status=_lawful(node, event, NodeStatus.RUNNING), last_seq=seq)
@@ -151,7 +153,9 @@ def evolve_node(node: NodeState, event: e.NodeEvent, *, seq: Seq, at: int) -> No
         case e.NodeSuspended():
             status = _of_attempt(node, event, NodeStatus.SUSPENDED)
             due = at if event.goes_on else None
-            return replace(node, status=status, reason=event.reason, due=due, last_seq=seq)
+            wants_items = event.wants_items and node.stream is not None
+            stream = replace(node.stream, wants_items=True) if wants_items and node.stream is not None else node.stream
+            return replace(node, status=status, reason=event.reason, due=due, stream=stream, last_seq=seq)
         case e.AttemptLost():
             status = _of_attempt(node, event, NodeStatus.RUNNING)
             return replace(node, status=status, attempt_ended=True, lost=node.lost + 1, ended_at=at, last_seq=seq)

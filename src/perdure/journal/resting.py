@@ -55,15 +55,18 @@ class Resting(Streaming):
         reason: str,
         at: int,
         goes_on: bool = False,
+        wants_items: bool = False,
     ) -> None:
         """The body waits, and is no longer in memory. It goes on when something comes that it waits for; if it waits for nothing
-        from outside, with the run."""
+        from outside, or not only for that, with the run."""
         if not self.is_current(node_id, attempt):
             return
         if self.projection.run.status in (RunStatus.FAILING, RunStatus.CANCELLING):
             self.attempt_cancelled(node_id, attempt, reason=reason, at=at)
             return
-        suspended = e.NodeSuspended(node_id=node_id, attempt=attempt, reason=reason, goes_on=goes_on)
+        suspended = e.NodeSuspended(
+            node_id=node_id, attempt=attempt, reason=reason, goes_on=goes_on, wants_items=wants_items
+        )
         self._record(suspended, at)
         self._suspended[node_id] = None
         if self.may_go_on(node_id):

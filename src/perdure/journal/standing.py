@@ -144,7 +144,9 @@ class Standing:
         node = self.projection.node(node_id)
         if node.status is not NodeStatus.SUSPENDED or self.projection.run.status is not RunStatus.RUNNING:
             return False
-        return node.due is not None or not (self.falls_asleep or self.projection.waits.of(node_id))
+        if node.due is not None or self.falls_asleep:
+            return node.due is not None
+        return (node.stream is not None and node.stream.wants_items) or not self.projection.waits.of(node_id)
 
     def _go_on(self) -> None:
         self.ready.extend(filter(self.may_go_on, self._suspended))

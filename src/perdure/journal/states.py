@@ -184,6 +184,8 @@ class StreamState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     """The digest of all that was recorded by then."""
     consumed: dict[str, int] = {}
     """By handle: how many items the node had read when its checkpoint was taken, or when its last entry was recorded."""
+    wants_items: bool = False
+    """Of a suspended node: not all that it waits for comes from outside of the run."""
 
 
 class NodeState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
