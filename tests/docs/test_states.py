@@ -39,7 +39,9 @@ def test_every_status_is_explained():
 
 def test_the_events_that_are_listed_are_those_that_are_written():
     table = PAGE[PAGE.index("## The log") :]
-    listed = set(re.findall(r"`((?:Run|Node|Attempt|Step|Stage|Outbox|Item|Branch|Interaction|Timer|Signal)\w+)`", table))
+    listed = set(
+        re.findall(r"`((?:Run|Node|Attempt|Step|Stage|Outbox|Item|Branch|Interaction|Timer|Signal)\w+)`", table)
+    )
 
     made = {name for module in WRITERS for name in re.findall(r"\be\.(\w+)\(", module.read_text(encoding="utf-8"))}
 

@@ -45,7 +45,6 @@ from perdure.journal.resting import IN_DOUBT
 from perdure.journal.states import TERMINAL, RunState, RunStatus
 from perdure.store.base import StoredRun
 
-
 _HELD_UP = (RunStatus.PAUSING, RunStatus.PAUSED, RunStatus.QUARANTINED)
 
 

@@ -96,11 +96,11 @@ class Told:
         before, WrongInputs if there is no such inbox or the data does not fit, and InputClosed if nothing more is taken.
         """
         stored = await self._require_open(node, data)
-        text = None if cursor is None else storable(str(cursor))
-        if text is not None:
-            await self._require_further(stored, node, id, text)
+        written = None if cursor is None else storable(str(cursor))
+        if written is not None:
+            await self._require_further(stored, node, id, written)
         encoded, blobs = await self._engine.values.pack(data, where=f"what is delivered to {node!r}")
-        sent = Sent(input=node, item=bytes(encoded).decode(), blobs=blobs, input_id=storable(id), cursor=text)
+        sent = Sent(input=node, item=bytes(encoded).decode(), blobs=blobs, input_id=storable(id), cursor=written)
         await self._command(SEND, msgspec.to_builtins(sent), f"{SEND}/{node}/{id}")
 
     async def stop(self) -> None:
