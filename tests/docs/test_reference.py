@@ -27,7 +27,9 @@ from perdure.testing import Rehearsal, WatchedRun
 from tests.docs.pages import PAGES, ROOT
 
 COMMANDS = [name for section in SECTIONS.values() for name in section]
-NOT_FOR_USERS = frozenset(("adopt", "commanded", "conclude", "driver_of", "news", "not_readable", "stream_inputs"))
+NOT_FOR_USERS = frozenset(
+    ("adopt", "commanded", "conclude", "cursor_order", "driver_of", "news", "not_readable", "sources", "stream_inputs")
+)
 """Methods of an engine that its parts use among themselves."""
 
 
