@@ -12,7 +12,7 @@ import click
 from perdure.cli.exits import Exit
 from perdure.cli.options import COMMAND_LINE, Place, WholeNumber, json_option, print_json, store_option
 from perdure.cli.questions import as_typed, ask_here, prompt_of, read_answer, takes
-from perdure.cli.stores import opened, require
+from perdure.cli.stores import opened
 from perdure.cli.terminal import Paper, paper
 from perdure.cli.waits import example_answer, waiting_words
 from perdure.cli.words import cells, day_and_time, fitted, padded, plain, until
@@ -53,7 +53,6 @@ def answer_command(target: str | None, value: str | None, limit: int, by: str, s
       perdure answer 0198f2 true
       perdure answer digest-1/approval/1 "not like this" --by ada
     """
-    require(store)
     if target is None:
         return asyncio.run(_list(store, limit, as_json=as_json))
     found, show = asyncio.run(_find(target, store))
