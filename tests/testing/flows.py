@@ -102,6 +102,11 @@ async def called(ctx: Context, port: int) -> str:
     return answer.decode()
 
 
+@node(once=True)
+async def pay(amount: int) -> int:
+    return amount
+
+
 @node
 async def stuck(ctx: Context) -> str:
     while True:
@@ -177,6 +182,16 @@ def failing(text: str) -> str:
 @workflow
 def calling(port: int) -> str:
     return publish(called(port))
+
+
+@workflow
+def paying(amount: int) -> int:
+    return pay(amount)
+
+
+@workflow(durability="exit")
+def monthly_without_care(text: str) -> str:
+    return publish(join([rest(text)]))
 
 
 @workflow

@@ -24,6 +24,8 @@ def test_a_workflow_survives(database: str, request: pytest.FixtureRequest, tmp_
     ("flow", "inputs"),
     [
         (flows.monthly_in_thread, {"text": "x"}),
+        (flows.monthly_without_care, {"text": "x"}),
+        (flows.reversed_text, {"text": "abc"}),
         (flows.spelled, {"page": "abc"}),
         (flows.asking_twice, {}),
         (flows.payment, {}),
@@ -73,6 +75,14 @@ def test_what_a_crash_changes_is_told(perdure: Rehearsal):
     assert message.startswith("2 of 6 crashes changed something\n\nthe engine died after commit 1:\n")
     assert "without a crash it came to completed with 1, and with it to completed with 2" in message
     assert "drafted  completed  2         2" in message
+
+
+def test_a_crash_that_leaves_a_doubt_is_told(perdure: Rehearsal):
+    with pytest.raises(AssertionError) as failure:
+        perdure.assert_survives(flows.paying, amount=3)
+
+    assert "with it to suspended (in doubt: pay)" in str(failure.value)
+    assert "pay   in_doubt   1         1" in str(failure.value)
 
 
 def test_a_run_that_waits_cannot_show_that_it_survives(perdure: Rehearsal):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perdure import collect, node, workflow
+from perdure.testing import Rehearsal
 from tests.typing.good import (
     approve,
     deal,
@@ -60,3 +61,12 @@ digest.run(ur="x")  # error
 digest.run(3)  # error
 digest.options(durability="never")  # error
 result: int = digest.run(url="x")  # error
+
+
+def tested(perdure: Rehearsal) -> None:
+    perdure.run(digest)  # error
+    perdure.run(digest, url=3)  # error
+    perdure.kill_at(1, digest, uri="x")  # error
+    perdure.stub(digest, returns=3)  # error
+    number: int = perdure.run(digest, url="x").output  # error
+    print(number)

@@ -23,6 +23,7 @@ from perdure import (
     workflow,
 )
 from perdure.graph.trace import after, text
+from perdure.testing import Rehearsal
 
 
 @dataclass
@@ -221,3 +222,27 @@ def check_types() -> None:
     assert_type(deal.map([[1]]), Stream[Halves])
     assert_type(dealer("a").left, Stream[Any])
     assert_type(pages(3)["title"], Stream[Any])
+
+
+# Tests of workflows
+
+
+def tested(perdure: Rehearsal) -> None:
+    run = perdure.run(digest, url="x")
+    assert_type(run.output, str)
+    perdure.stub(fetch, lambda url: Page(url, []))
+    perdure.stub(fetch, returns=Page("", []))
+    perdure.stub(fetch, in_turn=[OSError(), Page("", [])])
+    perdure.stub(fetch, raises=OSError())
+    perdure.stub(paragraphs, returns=["a", "b"])
+    perdure.stub(numbers, lambda upto: range(upto))
+    perdure.stub(summarize, stub_summary)
+    perdure.answer("Publish this?", True)
+    perdure.assert_survives(digest, url="x")
+    assert_type(perdure.kill_at(1, digest, url="x").output, str)
+    for crash in perdure.crashes(digest, url="x"):
+        assert_type(crash.run.output, str)
+
+
+async def stub_summary(paragraph: str) -> str:
+    return paragraph

@@ -21,8 +21,9 @@ from perdure.testing.crashes import CrashKind, CrashPlan
 from perdure.testing.kills import COMMITS, Part, Raised, Returned, StandIn
 from perdure.testing.process import Process
 from perdure.testing.script import Actor, Script
-from perdure.testing.stage import Stage, attend, needs_somebody
+from perdure.testing.stage import Stage, needs_somebody
 from perdure.testing.stubs import Stub, stub_in_turn
+from perdure.testing.world import attend
 
 
 class MortalProcess(Process):

@@ -18,11 +18,16 @@ from perdure.engine.run import Run
 from perdure.errors import StoreError
 from perdure.graph.declare import Backoff, Workflow, node, workflow
 from perdure.graph.trace import first, stage, unless, when
-from perdure.journal.states import RunStatus
+from perdure.journal.states import RunState, RunStatus
 from perdure.testing.ledger import effect
 from perdure.testing.process import current_process
 
 TICK_SECONDS = 0.01
+
+
+def never_rests(_: RunState) -> bool:
+    """A run is done only when it has ended."""
+    return False
 
 
 class Reference(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,8 +40,13 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes whose bodies have certainly run at the end. None: all of them."""
     possible: frozenset[str] = frozenset()
     """Nodes whose bodies may have run, or not."""
-    person: Callable[[Run[Any]], Awaitable[None]] | None = None
-    """What somebody does about the run again and again while it lives, each thing under an id, so that it counts once."""
+    person: Callable[[Run[Any]], Awaitable[object]] | None = None
+    """What somebody does about the run again and again while it lives, each thing under an id, so that it counts once. True if
+    it was something."""
+    rests: Callable[[RunState], bool] = never_rests
+    """Whether a run about which nobody does anything has come as far as it can."""
+    records_starts: bool = True
+    """Whether the log knows of every attempt that has begun: not where bodies begin before that is durable."""
 
     @property
     def name(self) -> str:

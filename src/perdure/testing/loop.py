@@ -88,10 +88,14 @@ _current: ContextVar[Worker | None] = ContextVar("perdure_testing_worker", defau
 class VirtualLoop(asyncio.SelectorEventLoop):
     """A loop whose time moves only when every task waits. Blocking calls are made on the spot instead of in threads."""
 
-    def __init__(self, *, seed: int | None = None, begin_seconds: float = BEGIN_SECONDS) -> None:
+    def __init__(
+        self, *, seed: int | None = None, begin_seconds: float = BEGIN_SECONDS, is_patient: bool = False
+    ) -> None:
+        """`is_patient` lets time pass as it really does while something outside is at work, however long that takes."""
         self.numbers = itertools.count()
         self._now = begin_seconds
         self._outside = 0
+        self._is_patient = is_patient
         self._workers: set[Worker] = set()
         self.sockets: set[int] = set()
         """What workers wait for to be read or written."""
@@ -140,7 +144,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if seconds is not None and seconds <= 0:
             self._mix()
             return select(0)
-        if any(not worker.waits and (self.sockets or not worker.is_on_loop) for worker in self._workers):
+        if (self._is_patient and self._outside) or self._is_worked_for():
             return self._wait_in_earnest(seconds, select)
         # Whatever outside takes longer than this may wait for a timer in here.
         if events := select(_REAL_WAIT_SECONDS if self._outside else 0):
@@ -150,6 +154,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         elif not self._outside:
             raise NothingLeft("Nothing is ready, no timer is set, and nothing outside is at work.")
         return []
+
+    def _is_worked_for(self) -> bool:
+        return any(not worker.waits and (self.sockets or not worker.is_on_loop) for worker in self._workers)
 
     def _wait_in_earnest(self, seconds: float | None, select: Callable[[float], list[Any]]) -> list[Any]:
         began = time.monotonic()

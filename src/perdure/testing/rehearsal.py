@@ -32,11 +32,12 @@ from perdure.graph.declare import NodeType, Stream, Workflow
 from perdure.journal.states import TERMINAL, RunState, WaitKind
 from perdure.testing.kills import kill_and_go_on
 from perdure.testing.script import Actor, Reply, Script, Sending, Signal, question_of
-from perdure.testing.stage import Stage, attend, is_at_rest, needs_somebody
+from perdure.testing.stage import Stage, is_at_rest, needs_somebody
 from perdure.testing.stores import scratch_store
 from perdure.testing.stubs import Stub, stub_in_turn
 from perdure.testing.survival import Crash, crash_everywhere, require_survival
 from perdure.testing.watched import WatchedRun, look
+from perdure.testing.world import attend
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -153,6 +154,15 @@ class Rehearsal:
 
     # Stubs
 
+    # Lambdas learn the types of their parameters from the node; what leaves some of them out fits the general form.
+
+    @overload
+    def stub(
+        self,
+        node: NodeType[P, Stream[T]],
+        body: Callable[P, Iterable[T] | Awaitable[Iterable[T]] | Stream[T]],
+        /,
+    ) -> Stub: ...
     @overload
     def stub(
         self,
@@ -160,6 +170,8 @@ class Rehearsal:
         body: Callable[..., Iterable[T] | Awaitable[Iterable[T]] | Stream[T]],
         /,
     ) -> Stub: ...
+    @overload
+    def stub(self, node: NodeType[P, R], body: Callable[P, R | Awaitable[R]], /) -> Stub: ...
     @overload
     def stub(self, node: NodeType[..., R], body: Callable[..., R | Awaitable[R]], /) -> Stub: ...
     @overload
@@ -175,7 +187,7 @@ class Rehearsal:
 
     def stub(
         self,
-        node: NodeType[..., Any],
+        node: Any,
         body: Callable[..., Any] | None = None,
         /,
         *,
@@ -286,8 +298,7 @@ class Rehearsal:
     async def _attend_for(self, seconds: float) -> None:
         async with asyncio.TaskGroup() as attending:
             tasks = [
-                attending.create_task(attend(self._stage.engine, living.run, self._actor, _never))
-                for living in self._living()
+                attending.create_task(attend(self._stage.engine, living.run, self._actor)) for living in self._living()
             ]
             await asyncio.sleep(seconds)
             for task in tasks:
@@ -299,10 +310,6 @@ class Rehearsal:
 
 async def _now(stage: Stage) -> int:
     return stage.engine.clock.now_micros()
-
-
-def _never(_: RunState) -> bool:
-    return False
 
 
 def _id_of(run: WatchedRun[Any] | None) -> str | None:

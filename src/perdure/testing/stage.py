@@ -14,15 +14,13 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from perdure.engine.engine import Engine
-from perdure.engine.run import Run
 from perdure.engine.settings import EngineSettings
-from perdure.journal.states import MOVING, TERMINAL, RunState, RunStatus
+from perdure.journal.states import MOVING, RunState, RunStatus
 from perdure.store.base import Store
 from perdure.testing.bodies import CountingDispatch
 from perdure.testing.crashes import CrashingStore, CrashPlan
 from perdure.testing.loop import BEGIN_SECONDS, VirtualClock, VirtualLoop
 from perdure.testing.process import Process
-from perdure.testing.script import Actor
 from perdure.testing.stores import opened_store
 from perdure.testing.world import World
 
@@ -78,7 +76,7 @@ class Stage:
         self._folder = folder
         self._process = process
         self._plan = plan
-        self._runner = asyncio.Runner(loop_factory=lambda: VirtualLoop(begin_seconds=begin_seconds))
+        self._runner = asyncio.Runner(loop_factory=lambda: VirtualLoop(begin_seconds=begin_seconds, is_patient=True))
         self.world: World
         self.engine: Engine
         self.door: CrashingStore
@@ -161,19 +159,6 @@ class Stage:
                 self._living.result()
             raise NeverRests(_too_long(f"{PATIENCE_SECONDS:g} s"))
         return working.result()
-
-
-async def attend(engine: Engine, run: Run[Any], actor: Actor, rests: Callable[[RunState], bool]) -> None:
-    """Say to a run what the script says, until it has ended, or rests and nothing is left to say."""
-    with engine.hub.watching(run.run_id) as changed:
-        while True:
-            changed.clear()
-            has_acted = await actor(run)
-            state = await run.state()
-            if state.status in TERMINAL or (not has_acted and rests(state) and not (await run.load()).commands):
-                return
-            if not has_acted:
-                await engine.news(changed)
 
 
 def is_at_rest(run: RunState) -> bool:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
-from perdure.engine.run import Run
 from perdure.graph.declare import Workflow
 from perdure.testing.crashes import CrashKind, CrashPlan
 from perdure.testing.graphs import Reference
 from perdure.testing.script import Actor
-from perdure.testing.stage import Stage
+from perdure.testing.stage import Stage, needs_somebody
 from perdure.testing.watched import WatchedRun, look
 from perdure.testing.world import Outcome, Story
 
@@ -48,9 +47,6 @@ def crash_everywhere(
 ) -> Iterator[Crash[R]]:
     """Yield what becomes of a run with each crash. `undisturbed` is how it went without one."""
 
-    async def person(run: Run[Any]) -> None:
-        await actor(run)
-
     async def tell(*plans: CrashPlan) -> Story:
         return await stage.world.tell(reference, *plans)
 
@@ -65,7 +61,9 @@ def crash_everywhere(
         status=undisturbed.status,
         certain=frozenset(),
         possible=every_node,
-        person=person,
+        person=actor,
+        rests=needs_somebody,
+        records_starts=flow.settings.durability in (None, "sync"),
     )
     expected = stage.call(tell())
     for at in range(1, expected.boundaries[0] + 1):
@@ -97,5 +95,7 @@ def _differences(found: Outcome, expected: Outcome) -> Iterator[str]:
 def _said(outcome: Outcome) -> str:
     if outcome.error is not None:
         return f"{outcome.status.value} with {': '.join(outcome.error)}"
-    outputs = {name: bytes(value).decode() for name, value in (outcome.outputs or {}).items()}
+    if outcome.outputs is None:
+        return f"{outcome.status.value} ({outcome.reason})"
+    outputs = {name: bytes(value).decode() for name, value in outcome.outputs.items()}
     return f"{outcome.status.value} with {', '.join(outputs.values()) or 'nothing'}"

@@ -25,6 +25,7 @@ from perdure.clock import Clock
 from perdure.dispatch.base import Dispatch
 from perdure.engine.engine import Engine
 from perdure.engine.inspect import verify_run
+from perdure.engine.run import Run
 from perdure.engine.settings import EngineSettings
 from perdure.errors import RunNotFound, StoreError
 from perdure.ids import Chance, EngineId, NodeId, RunId, new_id
@@ -34,7 +35,7 @@ from perdure.store.base import LeaseLost, Store
 from perdure.testing.crashes import CrashingStore, CrashPlan, RollBack
 from perdure.testing.dispatch import InlineDispatch
 from perdure.testing.faults import FailingStore, Fault
-from perdure.testing.graphs import Reference
+from perdure.testing.graphs import Reference, never_rests
 from perdure.testing.ledger import Effect, Ledger, check_effects
 from perdure.testing.loop import VirtualClock
 from perdure.testing.process import Dead, Host, Process
@@ -159,7 +160,8 @@ class World:
         assert dump is not None
         run = dump.stored.run
         effects = self.ledger.effects(run_id)
-        problems += check_effects(effects, dump.events, certain=reference.expected, possible=reference.possible)
+        if reference.records_starts:
+            problems += check_effects(effects, dump.events, certain=reference.expected, possible=reference.possible)
         if run.status is not reference.status:
             problems.append(f"the run is {run.status.value}, not {reference.status.value}")
         return _outcome_of(run), problems
@@ -285,13 +287,31 @@ async def drive(engine: Engine, reference: Reference, run_id: RunId) -> RunState
         run = await engine.start(reference.workflow, run_id=run_id, inputs=reference.inputs)
     if reference.person is None:
         return await run.wait()
-    with engine.hub.watching(run_id) as changed:
+    return await attend(engine, run, reference.person, reference.rests)
+
+
+async def attend(
+    engine: Engine,
+    run: Run[Any],
+    person: Callable[[Run[Any]], Awaitable[object]],
+    rests: Callable[[RunState], bool] = never_rests,
+) -> RunState:
+    """Have a person look after a run whenever something happens to it, until it has ended, or rests and nothing is left to do."""
+    with engine.hub.watching(run.run_id) as changed:
         while True:
             changed.clear()
-            with suppress(StoreError):
-                await reference.person(run)
-            if (state := await run.state()).status in TERMINAL:
+            state = await run.state()
+            if state.status in TERMINAL:
                 return state
+            has_acted = False
+            with suppress(StoreError):
+                has_acted = bool(await person(run))
+            if has_acted:
+                continue
+            if rests(state):  # and the person has seen it so
+                stored = await run.load()
+                if rests(stored.run) and not stored.commands:
+                    return stored.run
             await engine.news(changed)
 
 
