@@ -9,6 +9,7 @@ import msgspec
 
 from perdure.dispatch.waits import asked
 from perdure.engine.actor import Actor
+from perdure.engine.arguments import arguments_at_hand, gather_arguments
 from perdure.engine.concluding import conclude_for
 from perdure.graph.model import ASK
 from perdure.graph.plan import NodePlan
@@ -26,10 +27,7 @@ class AskActor(Actor):
         """There is nothing to make ready."""
 
     async def _attempt(self) -> tuple[dict[str, Encoded], tuple[BlobUse, ...]]:
-        given = await self.patiently(self._gather)
-        show = given.pop("show", None)
-        read = await self.patiently(lambda: self.values.reader(*given.values()))
-        plain: dict[str, Any] = {handle: read(value, Any) for handle, value in given.items()}
+        plain, show = await self._question()
         wanted = asked(
             plain["prompt"], plain.get("schema"), plain.get("choices"), plain.get("deadline"), plain.get("default")
         )
@@ -41,6 +39,20 @@ class AskActor(Actor):
             raise TimeoutError(f"nobody has answered {wanted.prompt!r} in time")
         answer = await self.patiently(lambda: self.values.unpack(wait.result or msgspec.Raw(b"null"), Any))
         return await conclude_for(answer, self.node_id, self._driver.decider.plan, self.values)
+
+    async def _question(self) -> tuple[dict[str, Any], Encoded | None]:
+        """Return what is asked, and what is shown with it. Most of it stands in the graph, in the form in which it is needed."""
+        given = arguments_at_hand(self._plan, self._driver.projection)
+        if given is None:
+            given = await self.patiently(lambda: gather_arguments(self._plan, self._driver.projection, self.values))
+        plain: dict[str, Any] = dict(self._plan.constants)
+        show = given.pop("show", None)
+        if "show" in plain:
+            show = msgspec.Raw(self.values.codecs.encode(plain.pop("show"), where=f"node {self.node_id!r}"))
+        if given:
+            read = await self.patiently(lambda: self.values.reader(*given.values()))
+            plain |= {handle: read(value, Any) for handle, value in given.items()}
+        return plain, show
 
 
 def is_ask(plan: NodePlan) -> bool:

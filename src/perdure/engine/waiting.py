@@ -268,7 +268,7 @@ class Waiting:
 
     def _is_coming_back(self, actor: Actor) -> bool:
         """Whether something has come for a body that runs again, and that it has yet to ask for: it has a while for that."""
-        if not self._waits.count(actor.node_id) or actor.elapsed_seconds >= REPLAY_SECONDS:
+        if not self._waits.has_past(actor.node_id) or actor.elapsed_seconds >= REPLAY_SECONDS:
             return False
         left = (self._waits.named(actor.node_id, *name) for name in actor.recall.all_left())
         return any(wait is not None and wait.status is WaitStatus.SETTLED for wait in left)

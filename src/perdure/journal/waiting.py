@@ -69,6 +69,10 @@ class Waits:
         """Return how many waits a node has had."""
         return self._counts[node_id]
 
+    def has_past(self, node_id: NodeId) -> bool:
+        """Whether a node has waited for something for which it does not wait any more."""
+        return self._counts[node_id] > len(self._open.get(node_id, ()))
+
     def untaken(self, signal: str) -> SignalState | None:
         """Return the oldest signal of this name that nobody has taken."""
         waiting = self._untaken.get(signal)
