@@ -11,8 +11,11 @@ import pytest
 from perdure import Context, Engine, Stream, ask, collect, node, workflow
 from perdure.engine.run import Run
 from perdure.errors import RunFailed, RunResting
+from perdure.ids import CommandId, RunId
 from perdure.journal import events as e
 from perdure.journal.states import RunStatus
+from perdure.store.base import Command
+from perdure.store.opening import open_store
 from tests.engine.engines import assert_whole, counted, log_of
 from tests.engine.test_waiting import answer_all, asked, begun, either, seldom_looking
 
@@ -230,6 +233,100 @@ def test_a_run_that_is_resumed_while_it_is_being_paused_goes_on(sqlite_url: str,
         await assert_whole(engine, run)
 
     seldom_looking(sqlite_url, main, recover=recover)
+
+
+@pytest.mark.parametrize("wishes", ["pr", "prp", "prpr", "ppr", "prprp"])
+@pytest.mark.parametrize("when", ["working", "waiting"])
+def test_wishes_apply_in_their_order_however_close_they_are(sqlite_url: str, wishes: str, when: str) -> None:
+    async def main(engine: Engine) -> None:
+        run = await engine.start(chain if when == "working" else asks_alone)
+        await asyncio.sleep(1 if when == "working" else 60)
+
+        async with asyncio.TaskGroup() as group:
+            for wish in wishes:
+                group.create_task(run.pause(grace=0) if wish == "p" else run.resume())
+
+        if wishes.endswith("p"):
+            await asyncio.sleep(100)
+            await paused(run)
+            await run.resume()
+        if when == "waiting":
+            await answer_all(run)
+        assert await run.result() == (1 if when == "working" else "WHAT OF 1")
+        assert (await counted(run))[e.AttemptLost] <= 3
+        await assert_whole(engine, run)
+
+    seldom_looking(sqlite_url, main)
+
+
+@pytest.mark.parametrize("grace", [None, 0])
+@pytest.mark.parametrize("seconds", [0.0, 1.0])
+def test_an_input_that_is_closed_while_the_run_is_being_paused_is_closed(
+    sqlite_url: str, grace: float | None, seconds: float
+) -> None:
+    async def main(engine: Engine) -> None:
+        for turn in range(3):
+            run = await engine.start(fed, run_id=f"{turn}")
+            await asyncio.sleep(seconds)
+            await run.send("xs", "a")
+            wishes = [run.pause(grace=grace), run.close("xs"), run.send("xs", "b")]
+            async with asyncio.TaskGroup() as group:
+                for wish in wishes[turn:] + wishes[:turn]:
+                    group.create_task(wish)
+            await paused(run)
+            await run.resume()
+            assert await run.result() in (["A"], ["A", "B"])
+            await assert_whole(engine, run)
+
+    seldom_looking(sqlite_url, main)
+
+
+async def tell_nobody(url: str, run_id: str, *kinds: str) -> None:
+    """Have a run told something while no engine is there."""
+    store = await open_store(url)
+    try:
+        for number, kind in enumerate(kinds):
+            payload = {"input": "xs"} if kind == "close" else {"grace_seconds": 0}
+            command_id = CommandId(f"{kind} {number}")
+            await store.add_command(Command(command_id=command_id, run_id=RunId(run_id), kind=kind, payload=payload))
+    finally:
+        await store.close()
+
+
+def test_a_run_that_was_paused_and_resumed_while_nobody_was_there_goes_on(sqlite_url: str) -> None:
+    async def leave(engine: Engine) -> None:
+        await engine.start(chain, run_id="r")
+        await engine.stop(grace_seconds=0)
+
+    async def go_on(engine: Engine) -> None:
+        run = await engine.get("r")
+        assert await run.result() == 1
+        assert (await counted(run))[e.AttemptLost] == 1
+        await assert_whole(engine, run)
+
+    seldom_looking(sqlite_url, leave)
+    asyncio.run(tell_nobody(sqlite_url, "r", "pause", "resume"))
+    seldom_looking(sqlite_url, go_on)
+
+
+def test_an_input_that_was_closed_after_another_pause_lets_the_run_be_paused(sqlite_url: str) -> None:
+    async def leave(engine: Engine) -> None:
+        run = await engine.start(fed, run_id="r")
+        await run.send("xs", "a")
+        await run.pause()
+        await paused(run)
+
+    async def go_on(engine: Engine) -> None:
+        run = await engine.get("r")
+        await asyncio.sleep(60)
+        await paused(run)
+        await run.resume()
+        assert await run.result() == ["A"]
+        await assert_whole(engine, run)
+
+    seldom_looking(sqlite_url, leave)
+    asyncio.run(tell_nobody(sqlite_url, "r", "resume", "pause", "close"))
+    seldom_looking(sqlite_url, go_on)
 
 
 def test_to_pause_or_resume_twice_is_to_do_it_once(sqlite_url: str) -> None:

@@ -85,9 +85,9 @@ class Bodies:
             self._held_back.append(actor)
             return
         reason = self._stop_reason or STOPPING.get(self._projection.run.status)
-        if reason is None and self._projection.run.status is RunStatus.PAUSING and actor.runs_code:
+        if reason is None and self._projection.run.status is RunStatus.PAUSING:
             reason = PAUSING
-        if reason is not None:
+        if reason is not None and (actor.runs_code or reason != PAUSING):
             self._stop_unbegun(actor, reason)
             return
         name = f"{self._projection.run.run_id}/{actor.node_id}"
@@ -109,6 +109,8 @@ class Bodies:
         for actor in held_back:
             self._stop_unbegun(actor, reason)
         for actor in list(self._running.values()):
+            if reason == PAUSING and not actor.runs_code:
+                continue
             self._tell(actor, reason)
             if not actor.has_begun:
                 self._on_stopped(actor)

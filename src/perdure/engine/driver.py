@@ -28,7 +28,7 @@ from perdure.engine.obeying import obey
 from perdure.engine.pauses import pause_micros
 from perdure.engine.pending import Pending
 from perdure.engine.queue import Queue
-from perdure.engine.sending import IN_ORDER, InputActor, is_input, is_too_early
+from perdure.engine.sending import InputActor, is_input, is_too_early
 from perdure.engine.slots import Grant
 from perdure.engine.streams import Streams
 from perdure.engine.tenure import Tenure
@@ -134,7 +134,9 @@ class Driver:
         self._in_flight: list[Callable[[], None]] = []
         self._commands_seen: set[CommandId] = set()
         self._early: dict[CommandId, Command] = {}
-        """Those that have to wait, with all for inputs that came after one of them."""
+        """Those that have to wait, in their order."""
+        self.winds_down = False
+        """No body is launched here any more, whatever follows: the run is being paused, or let go."""
         self._timers: list[asyncio.TimerHandle] = []
         self._deadline: asyncio.TimerHandle | None = None
         self.spent_seconds = 0.0
@@ -160,6 +162,12 @@ class Driver:
             self._failed(bugs.exceptions[0])
         finally:
             self._let_go(RunError(self.run_id, f"run {self.run_id!r} is no longer driven by this engine"))
+            self._take_apart()
+
+    def _take_apart(self) -> None:
+        """Have nothing wait for the collector: thousands of runs may be let go in a second, and what they knew is a lot."""
+        del self._queue, self._bodies, self.streams, self.waiting, self.flow
+        self._timers.clear()
 
     @property
     def is_interrupted(self) -> bool:
@@ -250,7 +258,7 @@ class Driver:
         """Take up a wish from outside. It is applied once: with the transition that holds its consequences."""
         if self._is_gone or command.command_id in self._commands_seen:
             return
-        if is_too_early(command, self) or (self._early and command.kind in IN_ORDER):
+        if is_too_early(command, self, self._early.values()):
             self._early[command.command_id] = command
             node_id = NodeId(str(command.payload.get("input", "")))
             self.decider.stir(node_id, at=self.machinery.clock.now_micros())
@@ -351,7 +359,8 @@ class Driver:
             reason = actor.stop_reason or ""
             self.decider.attempt_cancelled(actor.node_id, actor.attempt, reason=reason, at=at)
         elif self.flow.is_closed(actor.node_id):
-            log.debug("left_to_be_completed", extra={"run_id": self.run_id, "node_id": actor.node_id})
+            if not self._is_draining:  # whoever has the run next completes it
+                self.flow.complete(actor.node_id)
         elif self.decider.is_current(actor.node_id, actor.attempt):
             reason = actor.stop_reason or ""
             self.decider.attempt_lost(actor.node_id, reason=reason, at=at, has_begun=actor.has_begun)
@@ -398,7 +407,7 @@ class Driver:
             self.submit()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        if self._bodies.group is None or self._is_gone:
+        if self._is_gone or self._bodies.group is None:
             work.close()
             return
         self._bodies.group.create_task(work)
@@ -415,12 +424,14 @@ class Driver:
 
     def wind_down(self, reason: str, grace_seconds: float) -> None:
         """Let what runs end, and what only waits at once. What has not ended after the grace period is told to stop."""
+        self.winds_down = True
         self._timers.append(self.later(grace_seconds, lambda: self._stop_bodies(reason)))
         self._bodies.drain()
         self._stop_if_all_wait()
 
     def pause_bodies(self, grace_seconds: float) -> None:
         """Let bodies end within the grace period, when the record that the run is being paused is durable."""
+        self.winds_down = True
         self._pending.acts.append(lambda: self.wind_down(PAUSING, grace_seconds))
 
     def drain(self, grace_seconds: float) -> None:
@@ -478,6 +489,8 @@ class Driver:
 
     def _while_written(self) -> None:
         """Do what can be done while a transition is on its way: ready the bodies that it starts, and decide more."""
+        if self._is_gone:
+            return
         self._bodies.prepare()
         if self.decider.has_more:
             self.happened()

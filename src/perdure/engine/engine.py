@@ -62,7 +62,7 @@ from perdure.graph.model import Graph
 from perdure.ids import DEFAULT_PROJECT, Chance, EngineId, NodeId, RunId, SystemChance
 from perdure.journal import events as e
 from perdure.journal.states import MOVING, SETTLED, TERMINAL, RunState
-from perdure.store.base import BlobUse, Claim, LeaseLost, RunExists, RunFilter, RunSummary, Store, StoredRun
+from perdure.store.base import BlobUse, Claim, ItemRange, LeaseLost, RunExists, RunFilter, RunSummary, Store, StoredRun
 from perdure.store.blobs import open_blobs
 from perdure.store.codecs import Codecs, process_codecs
 from perdure.store.opening import DEFAULT_URL, default_blobs_url, open_store
@@ -290,7 +290,12 @@ class Engine(Keeping, Telling):
                 return None
             answers = await ask_probes(doubtful, stored, prepared.plan, prepared.types, self.values)
         spent = 0.0 if run.settings.timeout_seconds is None else await driven_seconds(self.store, chosen)
-        ranges = await self._store.load_ranges(chosen) if any(node.stream for node in stored.nodes) else ()
+        ranges: Sequence[ItemRange] = ()
+        if any(node.stream for node in stored.nodes):
+            ranges = await self._store.load_ranges(chosen)
+            state = await self._store.load_state(chosen)
+            if state is None or state.last_seq != run.last_seq:
+                return None  # somebody else has it, and has written more
         await self._until_joined()
         if chosen in self._drivers:  # somebody else here was faster
             return self._drivers[chosen]

@@ -97,6 +97,10 @@ class Flowing:
         self.record(node_id)
         self._decider.input_received(node_id, input_id, cursor, at=self._clock.now_micros())
 
+    def is_ending(self, node_id: NodeId) -> bool:
+        """Whether the attempt at a node is being ended, so that it takes nothing any more."""
+        return any(actor.unwinding is not None or actor.stop_reason is not None for actor in self._bodies.at(node_id))
+
     def close_input(self, node_id: NodeId) -> None:
         """Record that no more items come for an input, or from a trigger."""
         for actor in self._bodies.at(node_id):
@@ -108,10 +112,14 @@ class Flowing:
         """Go on with nodes whose streams are whole, but that have not been completed."""
         for node in list(self._decider.projection.nodes.values()):
             if node.status is NodeStatus.RUNNING and node.stream is not None and node.stream.is_closed:
-                plan = self._decider.plan.nodes[node.node_id]
-                actor = ClosingActor(self._driver, plan, self._driver.type_of(node.node_id), node.attempt)
-                self._bodies.add(actor, None)
-                self._pending.acts.append(functools.partial(self._bodies.launch, actor))
+                self.complete(node.node_id)
+
+    def complete(self, node_id: NodeId) -> None:
+        """Go on with a node whose stream is whole, when that is durable: also while the run is being paused."""
+        plan, node = self._decider.plan.nodes[node_id], self._decider.projection.node(node_id)
+        actor = ClosingActor(self._driver, plan, self._driver.type_of(node_id), node.attempt)
+        self._bodies.add(actor, None)
+        self._pending.acts.append(functools.partial(self._bodies.launch, actor))
 
     def stop_cut_off(self, node_id: NodeId) -> None:
         """Have a body stopped that reads a stream which was cut off, when that is durable."""

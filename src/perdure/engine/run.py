@@ -80,8 +80,10 @@ class Run(Told, Generic[R]):
             while True:
                 changed.clear()
                 run = await self.state()
-                if run.status in TERMINAL or (rests(run) and not is_addressed(await self.load())):
+                if run.status in TERMINAL:
                     return run
+                if rests(run) and rests((stored := await self.load()).run) and not is_addressed(stored):
+                    return stored.run
                 if (problem := await self._engine.not_readable(self.run_id)) is not None:
                     raise problem
                 if not is_asked_for:  # nobody may be driving it, or nobody any more

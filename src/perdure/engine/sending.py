@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from perdure.engine.actor import Actor
+from perdure.engine.bodies import STOPPING
 from perdure.engine.items import items_of_list
 from perdure.graph.inbox import is_further
 from perdure.graph.model import FED
@@ -23,8 +25,9 @@ if TYPE_CHECKING:
 
 SEND = "send"
 CLOSE = "close"
+PAUSE = "pause"
 RESUME = "resume"
-IN_ORDER = frozenset((SEND, CLOSE))
+IN_ORDER = (frozenset((SEND, CLOSE)), frozenset((PAUSE, RESUME)))
 """Commands that must not overtake each other."""
 
 
@@ -80,14 +83,18 @@ def is_input(plan: NodePlan) -> bool:
     return plan.node.type in FED
 
 
-def is_too_early(command: Command, driver: Driver) -> bool:
-    """Whether a command has to wait: for an input that is not open yet, or until a run that is being paused is paused."""
+def is_too_early(command: Command, driver: Driver, early: Collection[Command]) -> bool:
+    """Whether a command has to wait: for an input that is not open yet, until a run that is being paused is paused and let go of,
+    or for another that waits, and that it must not overtake."""
+    if any(command.kind in kinds and before.kind in kinds for before in early for kinds in IN_ORDER):
+        return True
     if command.kind == RESUME:
-        return driver.projection.run.status is RunStatus.PAUSING
-    if command.kind not in IN_ORDER:
+        return driver.winds_down or driver.projection.run.status is RunStatus.PAUSING
+    if command.kind not in (SEND, CLOSE):
         return False
-    status = driver.projection.status(NodeId(str(command.payload.get("input", ""))))
-    return status in (NodeStatus.IDLE, NodeStatus.SCHEDULED, NodeStatus.SUSPENDED)
+    node_id = NodeId(str(command.payload.get("input", "")))
+    is_closed = driver.projection.status(node_id) in (NodeStatus.IDLE, NodeStatus.SCHEDULED, NodeStatus.SUSPENDED)
+    return is_closed or (driver.projection.run.status not in STOPPING and driver.flow.is_ending(node_id))
 
 
 def obey_sent(command: Command, driver: Driver) -> bool:
