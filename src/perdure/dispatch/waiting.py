@@ -52,6 +52,11 @@ class _Waits(Attempt):
         for counted in [name for name in self._steps if name.startswith("\0")]:
             del self._steps[counted]
 
+    def _restore(self, state: Any) -> None:
+        """Have a body that was told to go on before it was ended see its state, like one that runs again."""
+        if state is not NOT_GIVEN:
+            self.__dict__["restored"] = state
+
     def _answer(self, came: Came, prompt: str, schema: Any, choices: Sequence[Any] | None) -> Any:
         return answer_of(self._value_of(came, f"nobody has answered {prompt!r} in time"), schema, choices)
 
@@ -174,7 +179,9 @@ class AsyncWaits(_Waits):
         return self._suspend(self._numbered(suspension(reason)), state)
 
     async def _suspend(self, wanted: WaitFor, state: Any) -> Any:
-        return self._value_of(await self._place.ask(self._services.outcome, wanted, state), "")
+        came = await self._place.ask(self._services.outcome, wanted, state)
+        self._restore(state)
+        return self._value_of(came, "")
 
 
 class SyncWaits(_Waits):
@@ -259,5 +266,6 @@ class SyncWaits(_Waits):
 
     def suspend(self, reason: str = "", state: Any = NOT_GIVEN) -> Any:
         """Stop here until somebody calls `run.resume(node, value)`, and return that value. The state is `restored` then."""
-        wanted = self._numbered(suspension(reason))
-        return self._value_of(self._place.wait(self._services.outcome, wanted, state), "")
+        came = self._place.wait(self._services.outcome, self._numbered(suspension(reason)), state)
+        self._restore(state)
+        return self._value_of(came, "")
