@@ -147,7 +147,7 @@ def test_the_live_picture_shows_a_body_that_waits_as_waiting():
     assert "◫ 1 suspended" in waiting[-1]
 
 
-def test_whoever_stays_is_shown_what_to_do_only_while_the_run_rests(capsys: pytest.CaptureFixture[str]):
+def test_whoever_stays_is_shown_what_to_do_as_long_as_the_run_waits(capsys: pytest.CaptureFixture[str]):
     log = hibernated()
 
     shown = picture_of(log, place=PLACE)

@@ -48,7 +48,7 @@ class Picture:
     def __init__(
         self, console: Console | None = None, clock: Clock | None = None, *, place: Place | None = None
     ) -> None:
-        """With a `place`, the commands that end what the run waits for are shown while it rests."""
+        """With a `place`, the commands that end what the run waits for are shown."""
         self._place = place
         self._console = console or Console(highlight=False)
         self._clock = clock or SystemClock()
@@ -82,7 +82,7 @@ class Picture:
             rows[room - 1 :] = [Text("  … and more", "dim")]
         yield from rows
         yield self._summary(watch)
-        if self._place is not None and watch.rests:
+        if self._place is not None:
             for why, command in how_to_end(watch.run_id, watch.awaited(), self._place):
                 yield Text("  ").append(f"{why}: ", "dim").append(command)
         if self._notice:
