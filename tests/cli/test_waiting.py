@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -351,6 +352,8 @@ def test_a_run_that_is_paused_at_once_repeats_what_was_stopped(cli: Cli, gated: 
     assert "◫ paused" in listed
     assert done.returncode == 0
     assert cli.ledger() == ["first", "gate", "gate", "last"]
+    at = {entry["type"]: datetime.fromisoformat(entry["at"]) for entry in cli.json("events", "r1")}
+    assert at["RunPaused"] - at["RunPausing"] < timedelta(seconds=8)  # the usual grace period is 10 seconds
 
 
 def test_many_runs_are_paused_and_resumed_by_filter(cli: Cli, gated: subprocess.Popen[str]):
