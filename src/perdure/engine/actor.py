@@ -282,8 +282,11 @@ class Actor:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the body does nothing but wait, for whatever it is, or is being ended for that."""
-        return self.unwinding is not None or self.waits_for_items or self.only_waits
+        """Whether the body does nothing but wait, for whatever it is, or is being ended for that. A node whose stream is whole is
+        about to be completed."""
+        if self.unwinding is not None or self._driver.flow.is_closed(self.node_id):
+            return self.unwinding is not None
+        return self.waits_for_items or self.only_waits
 
     def unwind(self, reason: str) -> None:
         """End the body, because it waits."""

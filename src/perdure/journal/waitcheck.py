@@ -71,5 +71,9 @@ def _waits_for_items(dump: Dump) -> bool:
     if dump.plan is None:
         return True
     inputs = (node_id for node_id, plan in dump.plan.nodes.items() if plan.node.type in FED)
-    suspended = {node.node_id for node in dump.current_nodes if node.status is NodeStatus.SUSPENDED}
-    return any(node_id in suspended for node_id in inputs)
+    waiting = {
+        node.node_id
+        for node in dump.current_nodes
+        if node.status is NodeStatus.SUSPENDED and not (node.stream is not None and node.stream.is_closed)
+    }
+    return any(node_id in waiting for node_id in inputs)
