@@ -11,7 +11,7 @@ import msgspec
 from perdure.cli.options import Place
 from perdure.cli.words import counted, plain, until
 from perdure.engine.inspect import is_answered, load_graph, open_waits
-from perdure.graph.model import STREAM_INPUT, Graph
+from perdure.graph.model import FED, Graph
 from perdure.ids import NodeId, RunId
 from perdure.journal.states import WAITING, NodeStatus, WaitKind, WaitState
 from perdure.store.base import Store, StoredRun
@@ -39,7 +39,7 @@ async def what_is_awaited(store: Store, stored: StoredRun) -> Awaited:
 
 
 def _open_inputs(stored: StoredRun, graph: Graph | None) -> list[NodeId]:
-    streams = {node.id for node in graph.nodes if node.type == STREAM_INPUT} if graph is not None else set[NodeId]()
+    streams = {node.id for node in graph.nodes if node.type in FED} if graph is not None else set[NodeId]()
     return [node.node_id for node in stored.nodes if node.node_id in streams and node.status is NodeStatus.SUSPENDED]
 
 

@@ -11,7 +11,7 @@ import msgspec
 from perdure.cli.waits import Awaited
 from perdure.engine.hub import Flash
 from perdure.engine.live import EdgeFacts, LiveStreams, NodeFacts
-from perdure.graph.model import STREAM_INPUT, Graph, Node
+from perdure.graph.model import FED, Graph, Node
 from perdure.ids import NodeId, RunId
 from perdure.journal import events as e
 from perdure.journal.evolve import create_run
@@ -128,7 +128,7 @@ class Watch:
 
     def awaited(self) -> Awaited:
         """Return what the run waits for from outside."""
-        inputs = [node.id for node in self.nodes if node.type == STREAM_INPUT]
+        inputs = [node.id for node in self.nodes if node.type in FED]
         suspended = [name for name in inputs if self.projection.status(name) is NodeStatus.SUSPENDED]
         return Awaited(waits=list(self.projection.waits.open()), inputs=suspended)
 

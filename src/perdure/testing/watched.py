@@ -11,7 +11,7 @@ import msgspec
 from perdure.engine.run import Run
 from perdure.graph.declare import NodeType
 from perdure.graph.forms import graph_from_json
-from perdure.graph.model import STREAM_INPUT
+from perdure.graph.model import FED
 from perdure.ids import NodeId, RunId
 from perdure.journal.events import ErrorRecord, Event, ItemFailed, Recorded
 from perdure.journal.states import NodeState, NodeStatus, RunState, RunStatus, WaitKind, WaitState, WaitStatus
@@ -185,7 +185,7 @@ class WatchedRun(Generic[R]):
 def table(seen: Seen) -> str:
     """Draw what became of a run and of each of its nodes."""
     rows = [("node", "status", "attempts", "ran", "items", "")]
-    rows += [_row(seen, node_id) for node_id, name in seen.types.items() if name != STREAM_INPUT]
+    rows += [_row(seen, node_id) for node_id, name in seen.types.items() if name not in FED]
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
     lines = ["  ".join((*map(str.ljust, row[:5], widths), row[5])).rstrip() for row in rows]
     return "\n".join((_headline(seen), *(f"  {line}" for line in lines)))
