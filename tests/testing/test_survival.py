@@ -82,7 +82,7 @@ def test_a_crash_that_leaves_a_doubt_is_told(perdure: Rehearsal):
         perdure.assert_survives(flows.paying, amount=3)
 
     assert "with it to suspended (in doubt: pay)" in str(failure.value)
-    assert "pay   in_doubt   1         1" in str(failure.value)
+    assert "pay   in_doubt  1         1" in str(failure.value)
 
 
 def test_a_run_that_waits_cannot_show_that_it_survives(perdure: Rehearsal):
