@@ -43,6 +43,9 @@ from perdure.testing.process import Dead, Host, Process
 PATIENCE_SECONDS = 3_600.0
 """How long a story may take, by the loop's time. One that takes longer will never end."""
 
+PERSON_SECONDS = 0.7
+"""How long a person takes to do something about what has happened."""
+
 SETTINGS = EngineSettings(heartbeat_in_thread=False, inline_max_bytes=1_024)
 
 
@@ -287,7 +290,7 @@ async def drive(engine: Engine, reference: Reference, run_id: RunId) -> RunState
         run = await engine.start(reference.workflow, run_id=run_id, inputs=reference.inputs)
     if reference.person is None:
         return await run.wait()
-    return await attend(engine, run, reference.person, reference.rests)
+    return await attend(engine, run, reference.person, reference.rests, thinking_seconds=PERSON_SECONDS)
 
 
 async def attend(
@@ -295,6 +298,8 @@ async def attend(
     run: Run[Any],
     person: Callable[[Run[Any]], Awaitable[object]],
     rests: Callable[[RunState], bool] = never_rests,
+    *,
+    thinking_seconds: float = 0.0,
 ) -> RunState:
     """Have a person look after a run whenever something happens to it, until it has ended, or rests and nothing is left to do."""
     with engine.hub.watching(run.run_id) as changed:
@@ -313,6 +318,7 @@ async def attend(
                 if rests(stored.run) and not stored.commands:
                     return stored.run
             await engine.news(changed)
+            await asyncio.sleep(thinking_seconds)
 
 
 def _outcome_of(run: RunState) -> Outcome:
