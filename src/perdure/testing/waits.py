@@ -286,7 +286,7 @@ def asking_while_giving(x: int) -> list[int]:
 
 
 @workflow
-def fed(words: Stream[str]) -> list[str]:
+def fed_by_a_person(words: Stream[str]) -> list[str]:
     return collect(loud.map(words))
 
 
@@ -321,5 +321,5 @@ def wait_references() -> list[Reference]:
         Reference(workflow=triggered, inputs={}, person=watching),
         Reference(workflow=delivered, inputs={}, certain=frozenset(("doubled",)), person=delivering),
         Reference(workflow=scheduled, inputs={}, certain=frozenset(("noted",)), person=stopping),
-        Reference(workflow=fed, inputs={}, certain=frozenset(("loud",)), person=sending),
+        Reference(workflow=fed_by_a_person, inputs={}, certain=frozenset(("loud",)), person=sending),
     ]
