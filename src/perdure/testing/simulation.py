@@ -309,7 +309,7 @@ class _Simulation:
                     return
                 if status is RunStatus.QUARANTINED:
                     self._quarantined += 1
-                    await run.resume("once more")
+                    await run.resume(reason="once more")
             except (Dead, PerdureError):
                 pass
             await asyncio.sleep(1)
