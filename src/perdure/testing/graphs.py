@@ -131,19 +131,23 @@ async def squares(ctx: Context, upto: int) -> list[int]:
     return [await ctx.step(square, ctx, x) for x in range(upto)]
 
 
+async def tell_own_run(ctx: Context, tell: Callable[[Run[Any]], Awaitable[None]]) -> None:
+    """Tell the run of a body something, through the process that runs it, until the store has it."""
+    process = current_process()
+    assert process is not None, "this body speaks to its run through the process that runs it"
+    while True:
+        try:
+            await tell(await process.engine.get(ctx.run_id))
+            return
+        except StoreError:
+            await asyncio.sleep(1)
+
+
 @node
 async def cancelling(ctx: Context, x: int) -> int:
     """Ask for the end of the run it is part of, and wait for it."""
     effect(ctx)
-    process = current_process()
-    assert process is not None, "this body cancels its run through the process that runs it"
-    while True:
-        try:
-            run = await process.engine.get(ctx.run_id)
-            await run.cancel("the node asked for it", command_id=f"{ctx.run_id}/cancel")
-            break
-        except StoreError:
-            await asyncio.sleep(1)
+    await tell_own_run(ctx, lambda run: run.cancel("the node asked for it", command_id=f"{ctx.run_id}/cancel"))
     await asyncio.Event().wait()
     return x
 

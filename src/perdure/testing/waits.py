@@ -9,7 +9,7 @@ from typing import Any
 
 from perdure.dispatch.context import Context
 from perdure.engine.run import Run
-from perdure.errors import AnsweredAlready, CursorRegressed, InputClosed, StoreError, WaitNotFound
+from perdure.errors import AnsweredAlready, CursorRegressed, InputClosed, WaitNotFound
 from perdure.graph.asking import ask
 from perdure.graph.declare import Stream, node, workflow
 from perdure.graph.inbox import inbox
@@ -18,9 +18,8 @@ from perdure.graph.triggers import Trigger, TriggerInput
 from perdure.journal.events import TimerFired
 from perdure.journal.states import RunStatus, WaitKind
 from perdure.nodes.schedule import Tick, schedule
-from perdure.testing.graphs import TICK_SECONDS, Reference, add
+from perdure.testing.graphs import TICK_SECONDS, Reference, add, tell_own_run
 from perdure.testing.ledger import effect
-from perdure.testing.process import current_process
 
 Person = Callable[[Run[Any]], Awaitable[None]]
 
@@ -165,15 +164,7 @@ class Suspended:
 async def pausing(ctx: Context, x: int) -> int:
     """Ask for a pause of the run, and go on."""
     effect(ctx)
-    process = current_process()
-    assert process is not None, "this body pauses its run through the process that runs it"
-    while True:
-        try:
-            run = await process.engine.get(ctx.run_id)
-            await run.pause("the node asked for it", command_id=f"{ctx.run_id}/pause")
-            break
-        except StoreError:
-            await asyncio.sleep(1)
+    await tell_own_run(ctx, lambda run: run.pause("the node asked for it", command_id=f"{ctx.run_id}/pause"))
     await asyncio.sleep(3 * TICK_SECONDS)
     return x + 1
 
