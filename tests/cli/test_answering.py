@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 import pytest
 
@@ -187,6 +188,7 @@ def test_a_person_who_leaves_has_answered_nothing(flow: Cli):
     typed(ended, "\x04")
     interrupted = Screen(flow, "answer", "r1")
     interrupted.read_until("Your answer")
+    time.sleep(0.5)  # one that comes between the prompt and the reading is heard when something was typed
     interrupted.process.send_signal(signal.SIGINT)
 
     assert ended.close() == 2

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from perdure.engine import actor, adoption, driver, leases, pending, tenure, values
+from perdure.engine import actor, adoption, driver, launching, leases, pending, tenure, values
 from perdure.engine.committer import Committer
 from perdure.errors import PerdureError
 from perdure.graph.plan import NodePlan
@@ -235,7 +235,7 @@ def lost_attempt_keeps_its_number(patch: Patch) -> None:
 
 
 def bodies_start_before_the_commit(patch: Patch) -> None:
-    patch.setattr(driver.Driver, "_may_run_early", lambda self, node_id: True)
+    patch.setattr(launching.Launching, "_may_run_early", lambda self, node_id: True)
 
 
 def losses_are_counted_in_memory(patch: Patch) -> None:

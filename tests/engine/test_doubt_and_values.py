@@ -106,7 +106,7 @@ async def test_what_must_run_once_waits_for_its_start_to_be_durable(sqlite_url: 
         run = await engine.start(payment, n=3, durability=durability)  # pyright: ignore[reportArgumentType]
         driver = engine.driver_of(run.run_id)
 
-        assert driver is None or not driver._may_run_early(NodeId("charge"))  # pyright: ignore[reportPrivateUsage]
+        assert driver is None or not driver.launching._may_run_early(NodeId("charge"))  # pyright: ignore[reportPrivateUsage]
         assert await run.result() == 6
 
 

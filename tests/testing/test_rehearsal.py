@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from perdure import Stream, collect, workflow
 from perdure.errors import AnswerRefused
 from perdure.testing import NeverRests, Rehearsal, stage
 from tests.testing import flows
@@ -158,6 +159,18 @@ def test_items_are_sent(perdure: Rehearsal):
     perdure.send("items", "c", close=True)
 
     assert run.output == ["A", "B", "C"]
+
+
+def test_items_are_sent_to_runs_of_a_workflow_whose_name_another_has_taken(perdure: Rehearsal):
+    run = perdure.run(flows.fed)
+
+    @workflow
+    def fed(numbers: Stream[str]) -> list[str]:  # pyright: ignore[reportUnusedFunction]
+        return collect(flows.shout.map(numbers))
+
+    perdure.send("items", "a", close=True)
+
+    assert run.output == ["A"]
 
 
 def test_a_run_is_told_anything(perdure: Rehearsal):

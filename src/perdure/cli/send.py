@@ -13,7 +13,7 @@ from perdure.cli.options import Place, json_option, not_empty, print_json, store
 from perdure.cli.stores import require
 from perdure.cli.words import plain
 from perdure.engine.engine import Engine
-from perdure.engine.inputs import check_item
+from perdure.engine.inputs import check_item, stream_inputs
 from perdure.engine.inspect import find_run, living_engines
 from perdure.engine.run import Run
 from perdure.ids import RunId
@@ -101,7 +101,7 @@ async def _send(run: str, name: str, items: tuple[str, ...], item_id: str | None
     async with Engine(place.url, workflows=(), recover=False) as engine:  # without workflows it cannot drive the run
         run_id = await find_run(engine.store, run)
         target: Run[Any] = await engine.get(run_id)
-        schema = (await engine.stream_inputs(await target.state())).get(name, {})
+        schema = stream_inputs(await target.graph()).get(name, {})
         for item in items:
             await target.send(name, _read(item, schema), item_id=item_id)
         if close:

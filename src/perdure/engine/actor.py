@@ -8,33 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, contextmanager, suppress
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from perdure.dispatch.base import AttemptInfo, BlobName, Task, slot_kind
-from perdure.dispatch.failure import failure_of, plain_fields, storable
+from perdure.dispatch.base import AttemptInfo, Task, slot_kind
+from perdure.dispatch.failure import failure_of, storable
 from perdure.dispatch.waits import NOT_GIVEN, Came, WaitFor
 from perdure.engine.arguments import arguments_at_hand, gather_arguments
-from perdure.engine.assets import Files
 from perdure.engine.concluding import Concluded, conclude, is_light_result, looks_at
 from perdure.engine.emission import Emission, Unread
 from perdure.engine.entries import Entry
 from perdure.engine.failures import AttemptTimeout, record_of
-from perdure.engine.hub import Flash
 from perdure.engine.keys import idempotency_key
 from perdure.engine.live import NodeFacts
 from perdure.engine.outbox import Outbox
 from perdure.engine.packing import PackedEntry, collected_parts, pack_entry, streamed_looks
-from perdure.engine.patience import patiently
 from perdure.engine.reading import StreamFeed
 from perdure.engine.recall import Recall
-from perdure.engine.values import Decode, Values
-from perdure.engine.weight import is_light
+from perdure.engine.serving import Serving
+from perdure.engine.values import Decode
 from perdure.engine.whole import Whole
 from perdure.errors import (
     ArgumentNotReadable,
@@ -47,11 +42,10 @@ from perdure.graph.declare import NodeType
 from perdure.graph.index import outputs_of_type
 from perdure.graph.model import Edge
 from perdure.graph.plan import Flow, NodePlan
-from perdure.ids import NodeId
 from perdure.journal.events import Encoded, ErrorRecord, NodeCheckpointed
 from perdure.journal.states import WaitKind
 from perdure.journal.truth import Look
-from perdure.store.base import BlobUse, LogLine
+from perdure.store.base import BlobUse
 from perdure.store.codecs import NewBlob, content_refs
 
 if TYPE_CHECKING:
@@ -61,8 +55,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Actor:
-    """Runs one attempt. It is also what the body's context asks for services."""
+class Actor(Serving):
+    """Runs one attempt."""
 
     runs_code = True
     """Whether there is a body, or only something to be finished."""
@@ -70,11 +64,9 @@ class Actor:
     """Whether it does something that must not be done before the record of its start is durable."""
 
     def __init__(self, driver: Driver, plan: NodePlan, node_type: NodeType[..., Any], attempt: int) -> None:
-        self._driver = driver
+        super().__init__(driver, plan.node.id, attempt)
         self._plan = plan
         self._type = node_type
-        self.node_id: NodeId = plan.node.id
-        self.attempt = attempt
         self.stop_reason: str | None = None
         """Why the engine has told the body to stop, if it has."""
         self.has_begun = False
@@ -82,13 +74,10 @@ class Actor:
         self.task: asyncio.Task[Any] | None = None
         """The task in which `run` runs. Whoever starts it says so."""
         self._prepared: Task | None = None
-        self._files: Files | None = None
         self._started = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._is_overdue = False
         self._is_over = False
-        self._feeds: Mapping[str, StreamFeed] = {}
-        self._emitting: Emission | None = None
         self.is_unread = False
         """Whether nobody reads the stream of the node any more."""
         self.unwinding: str | None = None
@@ -97,6 +86,8 @@ class Actor:
         """What it waited for when it was told so."""
         self.wanted_items = False
         """Whether it could have gone on with items of a stream when it was told so."""
+        self._feeds: Mapping[str, StreamFeed] = {}
+        self._emitting: Emission | None = None
         self._is_draining = False
         self._left_seconds: float | None = None
         """What is left of its time, while it waits for something from outside."""
@@ -185,7 +176,7 @@ class Actor:
             return concluded.outputs, ()
         if concluded.are_kept:
             return concluded.outputs, self._driver.machinery.values.used(concluded.blobs)
-        return concluded.outputs, await self._kept(concluded.blobs)
+        return concluded.outputs, await self.kept(concluded.blobs)
 
     # Streams
 
@@ -356,14 +347,6 @@ class Actor:
     def _looks_at_items(self) -> tuple[Look, ...]:
         return streamed_looks(self.node_id, self._driver.decider.plan)
 
-    @property
-    def values(self) -> Values:
-        return self._driver.machinery.values
-
-    async def keep(self, blobs: Sequence[NewBlob]) -> None:
-        """Make blobs durable."""
-        await self._kept(blobs)
-
     def use(self, blobs: Sequence[NewBlob]) -> None:
         """Note durable blobs that the next transition refers to."""
         self._driver.use_blobs(self.values.used(blobs))
@@ -494,14 +477,6 @@ class Actor:
     def _elapsed_ms(self) -> int:
         return int(self.elapsed_seconds * 1_000)
 
-    # Blobs
-
-    async def _kept(self, blobs: Sequence[NewBlob]) -> tuple[BlobUse, ...]:
-        return await self.patiently(functools.partial(self._driver.machinery.values.keep, blobs))
-
-    async def patiently(self, work: Callable[[], Awaitable[T]]) -> T:
-        return await patiently(work, self._driver.machinery, self._driver.storage_failed)
-
     def _constants(self) -> dict[str, Encoded]:
         """Return the constants of the graph as the values that they stand for."""
         constants = self._plan.constants
@@ -534,35 +509,7 @@ class Actor:
             restored=restored,
         )
 
-    # Services for the body's context
-
-    def log(self, level: str, message: str, fields: Mapping[str, Any]) -> None:
-        run = self._driver.projection.run
-        self._driver.machinery.hub.log_lines.append(
-            LogLine(
-                run_id=run.run_id,
-                branch_id=run.branch_id,
-                node_id=self.node_id,
-                attempt=self.attempt,
-                at=self._driver.machinery.clock.now_micros(),
-                level=level,
-                message=storable(str(message)),
-                fields=plain_fields(fields) if fields else {},
-            )
-        )
-
-    def progress(self, done: float, total: float | None) -> None:
-        run_id = self._driver.projection.run.run_id
-        self._driver.machinery.hub.flash(
-            Flash(run_id=run_id, node_id=self.node_id, kind="progress", done=done, total=total)
-        )
-
-    def publish(self, value: Any) -> None:
-        run_id = self._driver.projection.run.run_id
-        self._driver.machinery.hub.flash(Flash(run_id=run_id, node_id=self.node_id, kind="publish", value=value))
-
-    def now(self) -> datetime:
-        return datetime.fromtimestamp(self._driver.machinery.clock.now_micros() / 1_000_000, UTC)
+    # What the body has recorded, and waits for
 
     async def checkpoint(self, state: Any, *, suspends: bool = False) -> None:
         consumed = {handle: feed.used for handle, feed in self._feeds.items()}
@@ -570,7 +517,7 @@ class Actor:
         if self._emitting is not None:
             emitted = self._emitting.position
             await self._emitting.settle()
-        encoded, blobs = await self._packed(state, f"the checkpoint of node {self.node_id!r}")
+        encoded, blobs = await self.packed(state, f"the checkpoint of node {self.node_id!r}")
         saved = NodeCheckpointed(
             node_id=self.node_id,
             attempt=self.attempt,
@@ -583,14 +530,8 @@ class Actor:
         if not suspends:
             self.forget_waits()
 
-    async def recorded_step(self, name: str, occurrence: int) -> Encoded | None:
-        recorded = self._driver.projection.steps.get((self.node_id, storable(name), occurrence))
-        if recorded is None:
-            return None
-        return await self.patiently(functools.partial(self._driver.machinery.values.inlined, recorded))
-
     async def record_step(self, name: str, occurrence: int, result: Any) -> None:
-        encoded, blobs = await self._packed(result, f"step {name!r} of node {self.node_id!r}")
+        encoded, blobs = await self.packed(result, f"step {name!r} of node {self.node_id!r}")
         await self._driver.step_completed(self, storable(name), occurrence, encoded, blobs)
 
     async def outcome(self, wanted: WaitFor, value: Any = NOT_GIVEN, *, scope: str = "") -> Came:
@@ -602,37 +543,12 @@ class Actor:
             if value is not NOT_GIVEN and is_new:
                 await self.checkpoint(value, suspends=True)
         elif value is not NOT_GIVEN:
-            encoded, blobs = await self._packed(value, f"what goes with a wait of node {self.node_id!r}")
+            encoded, blobs = await self.packed(value, f"what goes with a wait of node {self.node_id!r}")
         came = await self._driver.waiting.outcome(self, wanted, scope, encoded, blobs)
         if came.value is None:
             return came
         whole = await self.patiently(functools.partial(self._driver.machinery.values.inlined, came.value))
         return msgspec.structs.replace(came, value=whole)
-
-    async def secret(self, name: str) -> str:
-        return self._driver.machinery.secrets(name)
-
-    async def scratch(self) -> Path:
-        return await self.patiently(self._own_files().scratch)
-
-    async def keep_file(self, path: Path) -> BlobName:
-        return await self.patiently(functools.partial(self._own_files().keep_file, path))
-
-    async def local_file(self, blob: BlobName, suffix: str) -> Path:
-        return await self.patiently(functools.partial(self._own_files().local_file, blob, suffix))
-
-    def _own_files(self) -> Files:
-        if self._files is None:
-            self._files = Files(self._driver.machinery.values.blobs)
-        return self._files
-
-    async def _packed(self, value: Any, where: str) -> tuple[Encoded, tuple[BlobUse, ...]]:
-        values = self._driver.machinery.values
-        if is_light(value):
-            packed = values.packed(value, where=where)
-        else:
-            packed = await values.beside(functools.partial(values.packed, where=where), value)
-        return msgspec.Raw(packed.raw), await self._kept(packed.blobs) if packed.blobs else ()
 
 
 class ClosingActor(Actor):

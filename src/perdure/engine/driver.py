@@ -16,33 +16,27 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-from perdure.dispatch.base import SlotKind, slot_kind
-from perdure.engine.actor import Actor, ClosingActor
-from perdure.engine.asking import AskActor, is_ask
+from perdure.engine.actor import Actor
 from perdure.engine.bodies import PAUSING, STOPPING, Bodies
 from perdure.engine.flowing import Flowing
+from perdure.engine.launching import Launching
 from perdure.engine.live import LiveStreams, live_streams
 from perdure.engine.machinery import Machinery
-from perdure.engine.mapping import MapActor
 from perdure.engine.obeying import obey
 from perdure.engine.pauses import pause_micros
 from perdure.engine.pending import Pending
-from perdure.engine.queue import Queue
-from perdure.engine.sending import InputActor, is_input, is_too_early
-from perdure.engine.slots import Grant
+from perdure.engine.sending import is_too_early
 from perdure.engine.streams import Streams
 from perdure.engine.tenure import Tenure
-from perdure.engine.triggering import TriggerActor, is_trigger
 from perdure.engine.waiting import Waiting
 from perdure.errors import AttemptOver, PerdureError, RunError, RunNotReadable, StoreError
 from perdure.graph.declare import NodeType
-from perdure.graph.model import INBOX
-from perdure.graph.plan import NodePlan, Plan
+from perdure.graph.plan import Plan
 from perdure.ids import CommandId, Epoch, NodeId, RunId, Seq
 from perdure.journal import events as e
 from perdure.journal.decide import Decider
 from perdure.journal.projection import Projection
-from perdure.journal.states import MOVING, NodeState, NodeStatus, RunState, RunStatus
+from perdure.journal.states import MOVING, RunState, RunStatus
 from perdure.store.base import (
     BlobUse,
     Claim,
@@ -104,21 +98,19 @@ class Driver:
         """Done when the run has ended or rests, durably, and is let go; fails when it was lost to this engine."""
         self.was_taken_up = created is None
         """Whether the run was there before, so that another process may have stored what it holds."""
-        self._types = types
         self._plan = plan
         self._on_gone = on_gone
         self._tenure = Tenure(claim, base_seq=base_seq, seen_epoch=seen_epoch)
         self._is_gone = False
-        self._is_draining = False
+        self.is_draining = False
+        """Whether nothing more begins, because the run is being let go."""
         self.is_orphaned = False
         """The run was dropped while it was, or may have been, this engine's: nobody else will take it up."""
         self.not_readable: RunNotReadable | None = None
         """Why the run was let go although it should move, if it was."""
-        self._queue = Queue(self._kind_of, self.later, on_due=self.happened)
         self._bodies = Bodies(projection, machinery, on_stopped=self.attempt_stopped)
-        self._unreadable: dict[NodeId, str] = {}
-        """Nodes that are left to whoever can read what they need, with what is wrong."""
         self._pending = Pending(self.decider)
+        self.launching = Launching(self, plan, types, self._tenure, self._bodies, self._pending)
         self.streams = Streams(
             plan,
             types,
@@ -159,14 +151,14 @@ class Driver:
                 self.happened()
                 await asyncio.wait((self.rested,))
         except* Exception as bugs:
-            self._failed(bugs.exceptions[0])
+            self.failed(bugs.exceptions[0])
         finally:
             self._let_go(RunError(self.run_id, f"run {self.run_id!r} is no longer driven by this engine"))
             self._take_apart()
 
     def _take_apart(self) -> None:
         """Have nothing wait for the collector: thousands of runs may be let go in a second, and what they knew is a lot."""
-        del self._queue, self._bodies, self.streams, self.waiting, self.flow
+        del self.launching, self._bodies, self.streams, self.waiting, self.flow
         self._timers.clear()
 
     @property
@@ -226,12 +218,12 @@ class Driver:
         """Decide what follows, and start what can start. If that is a lot, the rest follows when this is on its way."""
         is_enough = self.decider.decided > PORTION_NODES
         self.decider.proceed(at=self.machinery.clock.now_micros(), most=0 if is_enough else PORTION_NODES)
-        self._start_ready()
+        self.launching.begin_ready()
         while (
             self.decider.has_more and self.decider.decided <= PORTION_NODES
         ):  # what has started opens streams for others
             self.decider.proceed(at=self.machinery.clock.now_micros(), most=PORTION_NODES)
-            self._start_ready()
+            self.launching.begin_ready()
         while self.decider.settled:
             self.waiting.tell(self.decider.settled.popleft())
         while self.decider.unread:
@@ -242,7 +234,7 @@ class Driver:
     @property
     def unreadable_nodes(self) -> frozenset[NodeId]:
         """The nodes that need values which this process cannot read."""
-        return frozenset(self._unreadable)
+        return frozenset(self.launching.unreadable)
 
     @property
     def has_rested(self) -> bool:
@@ -266,7 +258,7 @@ class Driver:
             return
         self._commands_seen.add(command.command_id)
         self._pending.commands.append(command.command_id)
-        self._guarded(lambda: self._obey(command))
+        self.guarded(lambda: self._obey(command))
 
     def _obey(self, command: Command) -> None:
         if not obey(command, self, at=self.machinery.clock.now_micros()):
@@ -292,12 +284,12 @@ class Driver:
 
     def attempt_overdue(self, actor: Actor, error: e.ErrorRecord, duration_ms: int) -> None:
         """Leave a body behind that goes on although its time is over."""
-        self._guarded(lambda: self.attempt_failed(actor, error, duration_ms))
+        self.guarded(lambda: self.attempt_failed(actor, error, duration_ms))
 
     def result_discarded(self, actor: Actor, error: Exception | None) -> None:
         """Record that a body has come to something after its attempt had ended."""
         if not self._is_gone and not self._rests():
-            self._guarded(lambda: self._discard(actor, error))
+            self.guarded(lambda: self._discard(actor, error))
 
     def _discard(self, actor: Actor, error: Exception | None) -> None:
         if self.decider.is_current(actor.node_id, actor.attempt):
@@ -334,7 +326,7 @@ class Driver:
             return
         self._bodies.leave(actor)
         self.flow.record(actor.node_id)
-        self._unreadable[actor.node_id] = problem
+        self.launching.unreadable[actor.node_id] = problem
         at = self.machinery.clock.now_micros()
         self.decider.attempt_lost(actor.node_id, reason=problem, at=at, has_begun=has_begun)
         self.happened()
@@ -359,7 +351,7 @@ class Driver:
             reason = actor.stop_reason or ""
             self.decider.attempt_cancelled(actor.node_id, actor.attempt, reason=reason, at=at)
         elif self.flow.is_closed(actor.node_id):
-            if not self._is_draining:  # whoever has the run next completes it
+            if not self.is_draining:  # whoever has the run next completes it
                 self.flow.complete(actor.node_id)
         elif self.decider.is_current(actor.node_id, actor.attempt):
             reason = actor.stop_reason or ""
@@ -382,6 +374,11 @@ class Driver:
         at = self.machinery.clock.now_micros()
         self.decider.step_completed(actor.node_id, actor.attempt, name, occurrence, result, at=at)
         await self._durable()
+
+    def source_began(self) -> None:
+        """A node that is fed from outside has begun: take up what has come for it before."""
+        self._soon(self._obey_early)
+        self.waiting.look_later()
 
     def _obey_early(self) -> None:
         early, self._early = self._early, {}
@@ -420,7 +417,7 @@ class Driver:
     @property
     def has_work_to_do(self) -> bool:
         """Whether something is on its way to the store, or about to begin."""
-        return bool(self._has_news or self._in_flight or self.decider.has_more or self._queue.waiting())
+        return bool(self._has_news or self._in_flight or self.decider.has_more or self.launching.has_queued)
 
     def wind_down(self, reason: str, grace_seconds: float) -> None:
         """Let what runs end, and what only waits at once. What has not ended after the grace period is told to stop."""
@@ -436,9 +433,9 @@ class Driver:
 
     def drain(self, grace_seconds: float) -> None:
         """Start nothing more; let go of the run when what runs has ended, or when the grace period is over."""
-        if self._is_gone or self._is_draining:
+        if self._is_gone or self.is_draining:
             return
-        self._is_draining = True
+        self.is_draining = True
         self.decider.leaves_to_probes = True
         self.submit()
         self.wind_down("the engine stopped", grace_seconds)
@@ -464,8 +461,8 @@ class Driver:
             return None
         try:
             return self._next_transition()
-        except Exception as bug:  # as in `_guarded`
-            self._failed(bug)
+        except Exception as bug:  # as in `guarded`
+            self.failed(bug)
             return None
 
     def _next_transition(self) -> Transition | None:
@@ -503,8 +500,8 @@ class Driver:
             return
         try:
             self._act_on(transition)
-        except Exception as bug:  # as in `_guarded`
-            self._failed(bug)
+        except Exception as bug:  # as in `guarded`
+            self.failed(bug)
 
     def _act_on(self, transition: Transition) -> None:
         is_over = self._tenure.committed(transition)
@@ -522,107 +519,9 @@ class Driver:
     def storage_failed(self, error: StoreError) -> None:
         self._let_go(error)
 
-    # The slots' side
-
-    def slot_granted(self, kind: SlotKind) -> Grant:
-        is_running = self.projection.run.status is RunStatus.RUNNING
-        if self._is_gone or self._is_draining or not is_running or not self._queue.has(kind):
-            return Grant.UNNEEDED
-        if not self.machinery.may_start():
-            return Grant.NOT_YET
-        held = len(self._bodies)
-        try:
-            self._start(self._queue.pop(kind), kind)
-        except Exception as bug:  # as in `_guarded`
-            is_held = len(self._bodies) > held  # then it is given back with the rest
-            self._failed(bug)
-            return Grant.TAKEN if is_held else Grant.UNNEEDED
-        self._guarded(lambda: self._use_slots(kind))
-        return Grant.TAKEN
-
-    def _use_slots(self, kind: SlotKind) -> None:
-        self._start_queued(kind)
-        self.submit()
-
-    # Starting bodies
-
-    def _start_ready(self) -> None:
-        if self.decider.ready:
-            self._queue_ready()
-        for kind in self._queue.waiting():
-            self._start_queued(kind)
-
-    def _queue_ready(self) -> None:
-        now = self.machinery.clock.now_micros()
-        ready = self.decider.ready
-        while ready:
-            node_id = ready.popleft()
-            if node_id in self._unreadable:
-                continue
-            node = self.projection.node(node_id)
-            due = node.due if node.status is NodeStatus.SCHEDULED else None
-            delay = 0.0
-            if due is not None:
-                # The time was set by the clock of whoever decided it, which may be hours ahead of this one.
-                longest = self._plan.nodes[node_id].policy.backoff.cap.total_seconds()
-                delay = min((due - now) / 1_000_000, longest)
-            self._queue.add(node_id, delay_seconds=delay)
-
-    def _start_queued(self, kind: SlotKind) -> None:
-        while self._queue.has(kind) and self._may_start() and self.machinery.slots.acquire(kind, self):
-            self._start(self._queue.pop(kind), kind)
-
-    def _start(self, node_id: NodeId, kind: SlotKind) -> None:
-        """Record the start of an attempt; its body begins when that is durable, or at once if it may run early."""
-        if self.projection.status(node_id) not in _STARTABLE:
-            self.machinery.slots.release(kind)
-            return
-        if self.decider.begins_anew(node_id):
-            self.streams.begin_anew(node_id)
-        was_suspended = self.projection.status(node_id) is NodeStatus.SUSPENDED
-        plan = self._plan.nodes[node_id]
-        node_type = self.type_of(node_id)
-        is_fed = plan.node.type == INBOX or is_trigger(node_type)
-        attempt = self.decider.start_attempt(node_id, at=self.machinery.clock.now_micros(), is_trigger=is_fed)
-        actor = _actor_kind(plan, self.projection.node(node_id), node_type)(self, plan, node_type, attempt)
-        if plan.readers:
-            actor.is_unread = self.decider.is_unread(node_id)
-        self._bodies.add(actor, kind)
-        if isinstance(actor, InputActor | TriggerActor):
-            self._soon(self._obey_early)
-            self.waiting.look_later()
-        if not actor.has_effects or (not was_suspended and self._may_run_early(node_id)):
-            self._bodies.launch(actor)
-        else:
-            self._bodies.expect(actor)
-            self._pending.acts.append(lambda: self._bodies.launch(actor))
-
-    def _may_start(self) -> bool:
-        return not self._is_draining and self.projection.run.status is RunStatus.RUNNING and self.machinery.may_start()
-
-    def _may_run_early(self, node_id: NodeId) -> bool:
-        if not self._tenure.is_certain:
-            return False
-        if self._plan.nodes[node_id].flow is not None and self.projection.node(node_id).attempt > 1:
-            return False  # what it has given before is compared with what it gives, or removed: that has to be stored first
-        return self.may_trail(node_id)
-
-    def may_trail(self, node_id: NodeId) -> bool:
-        """Whether bodies of a node need not wait until what came before them is durable."""
-        policy = self._plan.nodes[node_id].policy
-        return policy.pure or (self.projection.run.settings.durability != "sync" and not policy.once)
-
     def _pause_micros(self, node_id: NodeId) -> int:
         backoff = self._plan.nodes[node_id].policy.backoff
         return pause_micros(backoff, self.projection.node(node_id).failures, self.machinery.chance)
-
-    def type_of(self, node_id: NodeId) -> NodeType[..., Any]:
-        return self._types[self._plan.nodes[node_id].node.type]
-
-    def _kind_of(self, node_id: NodeId) -> SlotKind:
-        """Return what kind of place a node needs. One that has to do with streams waits for others that need places themselves:
-        it has its own, and of a mapped one each call has one."""
-        return slot_kind(self.type_of(node_id)) if self._plan.nodes[node_id].flow is None else "free"
 
     # Stopping bodies
 
@@ -644,7 +543,7 @@ class Driver:
         if self._is_gone:
             return
         self._bodies.stop(reason)
-        grace = 0.0 if self._is_draining else self.projection.run.settings.grace_seconds
+        grace = 0.0 if self.is_draining else self.projection.run.settings.grace_seconds
         self._timers.append(self.later(grace, self._leave_behind))
 
     def _leave_behind(self) -> None:
@@ -676,7 +575,7 @@ class Driver:
             return
         waited_for = self._pending.is_waited_for or self.decider.has_more or self._is_over() or self.streams.is_dirty
         waited_for = waited_for or not self._tenure.is_kept
-        is_held_back = self.projection.run.settings.durability == "exit" and not waited_for and not self._is_draining
+        is_held_back = self.projection.run.settings.durability == "exit" and not waited_for and not self.is_draining
         if not is_held_back:
             self.machinery.committer.submit(self, urgent=waited_for)
 
@@ -707,11 +606,11 @@ class Driver:
         """Whether there is nothing more to be done here: the run rests, or only what cannot be read here is left of it."""
         if self._rests():
             return True
-        can_go_on = len(self._bodies) or not self._queue.is_empty or self.decider.has_more
-        return bool(self._unreadable) and not can_go_on
+        can_go_on = len(self._bodies) or not self.launching.is_idle or self.decider.has_more
+        return bool(self.launching.unreadable) and not can_go_on
 
     def _may_release(self) -> bool:
-        return not len(self._bodies) and (self._is_over() or self._is_draining)
+        return not len(self._bodies) and (self._is_over() or self.is_draining)
 
     def _refused(self, outcome: Outcome) -> None:
         match outcome:
@@ -725,26 +624,26 @@ class Driver:
                     log.warning("lease_lost", extra={"run_id": self.run_id})
                 self._let_go(NotOurs(outcome))
 
-    def _guarded(self, work: Callable[[], None]) -> None:
+    def guarded(self, work: Callable[[], None]) -> None:
         """Do something for whoever has other runs as well: a bug of ours ends this one and harms no other."""
         try:
             work()
         except Exception as bug:  # a bug may raise anything
-            self._failed(bug)
+            self.failed(bug)
 
     def _soon(self, work: Callable[[], None]) -> None:
-        self.rested.get_loop().call_soon(self._guarded, work)
+        self.rested.get_loop().call_soon(self.guarded, work)
 
     def later(self, seconds: float, work: Callable[[], None]) -> asyncio.TimerHandle:
-        return self.rested.get_loop().call_later(seconds, self._guarded, work)
+        return self.rested.get_loop().call_later(seconds, self.guarded, work)
 
-    def _failed(self, bug: Exception) -> None:
+    def failed(self, bug: Exception) -> None:
         log.error("driver_failed", extra={"run_id": self.run_id}, exc_info=bug)
         self._let_go(RunError(self.run_id, f"perdure failed while it drove run {self.run_id!r}: {bug!r}"))
 
     def _finish(self, run: RunState) -> None:
-        if self._unreadable and run.status in MOVING:
-            self.not_readable = RunNotReadable(self.run_id, list(self._unreadable.values()))
+        if self.launching.unreadable and run.status in MOVING:
+            self.not_readable = RunNotReadable(self.run_id, list(self.launching.unreadable.values()))
             self._let_go(self.not_readable)
             return
         if not self.rested.done():
@@ -761,26 +660,10 @@ class Driver:
             if not future.done():
                 future.set_exception(problem)
                 future.exception()  # nobody has to ask
-        self._queue.abandon()
+        self.launching.abandon()
         self.waiting.close()
         for handle in self._timers:
             handle.cancel()
-        self.machinery.slots.forget(self)
         self._bodies.abandon(self.rested.get_loop())
         self._on_gone(self)
         self.machinery.hub.changed(self.run_id)
-
-
-_STARTABLE = frozenset((NodeStatus.SCHEDULED, NodeStatus.SUSPENDED))
-
-
-def _actor_kind(plan: NodePlan, node: NodeState, node_type: NodeType[..., Any]) -> type[Actor]:
-    if node.stream is not None and node.stream.is_closed:
-        return ClosingActor
-    if is_input(plan):
-        return InputActor
-    if is_ask(plan):
-        return AskActor
-    if is_trigger(node_type):
-        return TriggerActor
-    return MapActor if plan.flow is not None and plan.flow.mapped else Actor

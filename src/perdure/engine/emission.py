@@ -41,7 +41,7 @@ class _Packer:
     async def _kept(self, packed: PackedEntry) -> PackedEntry:
         if not packed.blobs or packed.are_kept:
             return packed
-        await self._actor.keep(packed.blobs)
+        await self._actor.kept(packed.blobs)
         return msgspec.structs.replace(packed, are_kept=True)
 
 

@@ -27,11 +27,9 @@ from perdure.engine.adoption import (
 from perdure.engine.background import BODIES_OF, end_bodies, kept_up
 from perdure.engine.catalogue import Catalogue, Prepared
 from perdure.engine.committer import Committer
-from perdure.engine.concluding import conclude_for
 from perdure.engine.driven import driven_seconds
 from perdure.engine.driver import Driver, NotOurs
 from perdure.engine.hub import Hub
-from perdure.engine.inputs import stream_inputs
 from perdure.engine.keeping import Keeping
 from perdure.engine.leases import is_gone
 from perdure.engine.loglines import LogKeeper
@@ -62,7 +60,7 @@ from perdure.graph.model import Graph
 from perdure.ids import DEFAULT_PROJECT, Chance, EngineId, NodeId, RunId, SystemChance
 from perdure.journal import events as e
 from perdure.journal.states import MOVING, SETTLED, TERMINAL, RunState
-from perdure.store.base import BlobUse, Claim, ItemRange, LeaseLost, RunExists, RunFilter, RunSummary, Store, StoredRun
+from perdure.store.base import Claim, ItemRange, LeaseLost, RunExists, RunFilter, RunSummary, Store, StoredRun
 from perdure.store.blobs import open_blobs
 from perdure.store.codecs import Codecs, process_codecs
 from perdure.store.opening import DEFAULT_URL, default_blobs_url, open_store
@@ -318,30 +316,9 @@ class Engine(Keeping, Telling):
                 return None
         return driver
 
-    async def conclude(
-        self, run: RunState, node_id: NodeId, result: Any
-    ) -> tuple[dict[str, e.Encoded], tuple[BlobUse, ...]]:
-        """Encode what a node of this run is said to have returned, as if its body had. Needs none of the run's code."""
-        prepared = await self._catalogue.read(run.run_id, run.workflow, run.version)
-        return await conclude_for(result, node_id, prepared.plan, self.values)
-
-    async def stream_inputs(self, run: RunState) -> dict[str, dict[str, Any]]:
-        """Return the inputs of a run's workflow that are streams, each with the schema of its items."""
-        return stream_inputs((await self._catalogue.read(run.run_id, run.workflow, run.version)).graph)
-
-    async def sources(self, run: RunState) -> Sequence[str]:
-        """Return the nodes of a run that nothing inside it feeds, and that give streams: its inputs and triggers."""
-        plan = (await self._catalogue.read(run.run_id, run.workflow, run.version)).plan
-        return [
-            str(node_id)
-            for node_id, node in plan.nodes.items()
-            if node.readers and not node.upstream and not node.opened_by
-        ]
-
-    async def cursor_order(self, run: RunState, node_id: str) -> str:
-        """Return how the cursors of an inbox follow each other."""
-        graph = (await self._catalogue.read(run.run_id, run.workflow, run.version)).graph
-        return next((str(node.data.get("order", "number")) for node in graph.nodes if node.id == node_id), "number")
+    async def prepared(self, run: RunState) -> Prepared:
+        """Return what a run follows, its graph and plan, whatever has become of its node types."""
+        return await self._catalogue.read(run.run_id, run.workflow, run.version)
 
     async def deliver(
         self,

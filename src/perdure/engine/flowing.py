@@ -117,7 +117,7 @@ class Flowing:
     def complete(self, node_id: NodeId) -> None:
         """Go on with a node whose stream is whole, when that is durable: also while the run is being paused."""
         plan, node = self._decider.plan.nodes[node_id], self._decider.projection.node(node_id)
-        actor = ClosingActor(self._driver, plan, self._driver.type_of(node_id), node.attempt)
+        actor = ClosingActor(self._driver, plan, self._driver.launching.type_of(node_id), node.attempt)
         self._bodies.add(actor, None)
         self._pending.acts.append(functools.partial(self._bodies.launch, actor))
 

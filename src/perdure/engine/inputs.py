@@ -14,7 +14,9 @@ from perdure.errors import WrongInputs
 from perdure.graph.annotations import bare, describe, parts_of
 from perdure.graph.constants import from_constant, has_schema, is_schema_compatible, schema_of
 from perdure.graph.model import FED, Graph, Input
+from perdure.graph.plan import Plan
 from perdure.graph.templates import VALUE
+from perdure.ids import NodeId
 
 _FORMS: dict[Any, str] = {
     date: "2026-01-31",
@@ -58,6 +60,18 @@ def stream_inputs(graph: Graph) -> dict[str, dict[str, Any]]:
         for node in graph.nodes
         if node.type in FED
     }
+
+
+def sources(plan: Plan) -> list[NodeId]:
+    """Return the nodes that nothing inside the run feeds, and that give streams: its inputs and triggers."""
+    return [
+        node_id for node_id, node in plan.nodes.items() if node.readers and not node.upstream and not node.opened_by
+    ]
+
+
+def cursor_order(graph: Graph, node_id: str) -> str:
+    """Return how the cursors of an inbox follow each other."""
+    return next((str(node.data.get("order", "number")) for node in graph.nodes if node.id == node_id), "number")
 
 
 def check_item(value: Any, schema: dict[str, Any]) -> str | None:

@@ -91,7 +91,7 @@ class MapActor(Actor):
         self._outbox: Outbox
         self._group: asyncio.TaskGroup | None = None
         """Where the calls belong, while there may be any."""
-        self._may_trail = driver.may_trail(self.node_id)
+        self._may_trail = driver.launching.may_trail(self.node_id)
         self._key = idempotency_key(driver.run_id, driver.projection.node(self.node_id))
         self._running = 0
         self._is_pumping = False
@@ -331,7 +331,7 @@ class MapActor(Actor):
                 kept = (
                     self._driver.machinery.values.used(packed.blobs)
                     if packed.are_kept
-                    else await self._kept(packed.blobs)
+                    else await self.kept(packed.blobs)
                 )
                 self._driver.use_blobs(kept)
             if given_up is not None:  # with its entry, in one transition

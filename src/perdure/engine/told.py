@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import msgspec
 
 from perdure.dispatch.failure import storable
-from perdure.engine.inputs import check_item
+from perdure.engine.concluding import conclude_for
+from perdure.engine.inputs import check_item, cursor_order, sources, stream_inputs
 from perdure.engine.interactions import Interaction, checked_answer, interaction_of
 from perdure.engine.resolution import Resolution, done
 from perdure.engine.sending import CLOSE, SEND, Sent, cursor_text
@@ -29,6 +30,7 @@ from perdure.errors import (
     WrongInputs,
 )
 from perdure.graph.inbox import is_further
+from perdure.graph.model import Graph
 from perdure.graph.questions import text
 from perdure.ids import CommandId, RunId
 from perdure.journal.states import ENDED, TERMINAL, NodeState, NodeStatus, RunState, WaitKind, WaitState, WaitStatus
@@ -62,6 +64,10 @@ class Told:
             raise RunNotFound(self.run_id)
         return state
 
+    async def graph(self) -> Graph:
+        """Return the graph that the run follows."""
+        return (await self._engine.prepared(await self.state())).graph
+
     async def cancel(self, reason: str = "", *, command_id: str | None = None) -> None:
         """Ask the run to stop. Durable when this returns; the run is cancelled when its bodies have stopped.
 
@@ -84,7 +90,7 @@ class Told:
     async def close(self, name: str) -> None:
         """Say that no more items come for an input that is a stream. To do it again has no effect."""
         run = await self.state()
-        known = await self._engine.stream_inputs(run)
+        known = stream_inputs((await self._engine.prepared(run)).graph)
         if name not in known:
             raise _unknown_stream(run, name, known)
         await self._command(CLOSE, msgspec.to_builtins(Sent(input=name)), f"{CLOSE}/{name}")
@@ -105,14 +111,13 @@ class Told:
 
     async def stop(self) -> None:
         """Have all triggers and inputs of the run end: it completes when what has come is worked off."""
-        sources = await self._engine.sources(await self.state())
-        for node in sources:
+        for node in sources((await self._engine.prepared(await self.state())).plan):
             await self._command(CLOSE, msgspec.to_builtins(Sent(input=node)), f"{CLOSE}/{node}")
 
     async def _require_further(self, stored: StoredRun, node: str, input_id: str, cursor: str) -> None:
         if any(command.command_id == f"{SEND}/{node}/{input_id}" for command in stored.commands):
             return  # it is there already
-        order = await self._engine.cursor_order(stored.run, node)
+        order = cursor_order((await self._engine.prepared(stored.run)).graph, node)
         last = next((found.checkpoint for found in stored.nodes if found.node_id == node), None)
         try:
             if last is not None and not is_further(cursor, cursor_text(last), order):
@@ -122,7 +127,7 @@ class Told:
 
     async def _require_open(self, name: str, item: Any) -> StoredRun:
         stored = await self.load()
-        known = await self._engine.stream_inputs(stored.run)
+        known = stream_inputs((await self._engine.prepared(stored.run)).graph)
         if name not in known:
             raise _unknown_stream(stored.run, name, known)
         if (problem := check_item(item, known[name])) is not None:
@@ -263,7 +268,8 @@ class Told:
         stored = await self.load()
         node = self._in_doubt(stored, node_id)
         if resolution == "done":
-            outputs, blobs = await self._engine.conclude(stored.run, node.node_id, output)
+            plan = (await self._engine.prepared(stored.run)).plan  # it needs none of the run's code
+            outputs, blobs = await conclude_for(output, node.node_id, plan, self._engine.values)
             wish = done(node, outputs, blobs, by=by)
         else:
             wish = Resolution(node_id=node.node_id, resolution=resolution, attempt=node.attempt, by=by)

@@ -11,11 +11,12 @@ from typing import Any
 
 import msgspec
 
+from perdure.engine.inputs import stream_inputs
 from perdure.engine.interactions import Interaction
 from perdure.engine.run import Run
 from perdure.errors import AnsweredAlready, InputClosed, WaitNotFound
-from perdure.graph.declare import NodeType, declared_workflows
-from perdure.journal.states import TERMINAL, RunState, WaitKind
+from perdure.graph.declare import NodeType
+from perdure.journal.states import TERMINAL, WaitKind
 
 BY = "reply"
 """Who answers, with the number of the reply."""
@@ -36,13 +37,13 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """In turn: one for each question. The last one is for all that follow."""
     run_id: str | None = None
 
-    def fits(self, question: Interaction) -> bool:
+    def fits(self, question: Interaction, node_type: str) -> bool:
         if question.kind is not self.kind or self.run_id not in (None, question.run_id):
             return False
         if self.pattern:
             return re.search(self.pattern, question.prompt) is not None
         if self.node_type:
-            return self.node_type == _type_of(question)
+            return self.node_type == node_type
         return self.question in (question.prompt, question.node_id)
 
 
@@ -87,7 +88,7 @@ class Actor:
         if state.status in TERMINAL:
             return False
         sent = [await self._signal(run, signal) for signal in self._script.signals if _is_for(signal, run)]
-        given = [await self._send(run, sending) for sending in self._script.sendings if _takes(sending, state)]
+        given = [await self._send(run, sending) for sending in self._script.sendings if await _takes(sending, run)]
         answered: list[bool] = []
         if self._script.replies:
             answered = [await self._reply(run, question) for question in await run.questions()]
@@ -110,7 +111,9 @@ class Actor:
         return self._say(run, sending.id)
 
     async def _reply(self, run: Run[Any], question: Interaction) -> bool:
-        reply = next((reply for reply in reversed(self._script.replies) if reply.fits(question)), None)
+        types = {node.id: node.type for node in (await run.graph()).nodes}
+        node_type = types[question.node_id]
+        reply = next((reply for reply in reversed(self._script.replies) if reply.fits(question, node_type)), None)
         if reply is None or self._was_said(run, question.interaction_id):
             return False
         by = f"{BY} {reply.number}"
@@ -148,18 +151,12 @@ async def _times_given(run: Run[Any], by: str) -> int:
     return said.count(by)
 
 
-def _type_of(question: Interaction) -> str:
-    flow = declared_workflows().get(question.workflow)
-    nodes = () if flow is None else flow.graph.nodes
-    return next((node.type for node in nodes if node.id == question.node_id), "")
-
-
 def _is_for(signal: Signal, run: Run[Any]) -> bool:
     return signal.run_id in (None, run.run_id)
 
 
-def _takes(sending: Sending, run: RunState) -> bool:
+async def _takes(sending: Sending, run: Run[Any]) -> bool:
     """Whether items are for a run: it was named, or its workflow has such an input."""
-    flow = declared_workflows().get(run.workflow)
-    names = [handle.name for handle in flow.stream_handles] if flow is not None else []
-    return sending.run_id == run.run_id or (sending.run_id is None and sending.name in names)
+    if sending.run_id is not None:
+        return sending.run_id == run.run_id
+    return sending.name in stream_inputs(await run.graph())

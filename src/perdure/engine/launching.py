@@ -1,0 +1,177 @@
+"""Which nodes of one run begin, and when: each waits for its time and its place, and is recorded before its body starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from perdure.dispatch.base import SlotKind, slot_kind
+from perdure.engine.actor import Actor, ClosingActor
+from perdure.engine.asking import AskActor, is_ask
+from perdure.engine.bodies import Bodies
+from perdure.engine.mapping import MapActor
+from perdure.engine.pending import Pending
+from perdure.engine.queue import Queue
+from perdure.engine.sending import InputActor, is_input
+from perdure.engine.slots import Grant
+from perdure.engine.tenure import Tenure
+from perdure.engine.triggering import TriggerActor, is_trigger
+from perdure.graph.declare import NodeType
+from perdure.graph.model import INBOX
+from perdure.graph.plan import NodePlan, Plan
+from perdure.ids import NodeId
+from perdure.journal.states import NodeState, NodeStatus, RunStatus
+
+if TYPE_CHECKING:
+    from perdure.engine.driver import Driver
+
+_STARTABLE = frozenset((NodeStatus.SCHEDULED, NodeStatus.SUSPENDED))
+
+
+class Launching:
+    """Starts what the decider has found ready. It is what waits for slots on behalf of the run."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        plan: Plan,
+        types: Mapping[str, NodeType[..., Any]],
+        tenure: Tenure,
+        bodies: Bodies,
+        pending: Pending,
+    ) -> None:
+        self._driver = driver
+        self._decider = driver.decider
+        self._projection = driver.projection
+        self._machinery = driver.machinery
+        self._plan = plan
+        self._types = types
+        self._tenure = tenure
+        self._bodies = bodies
+        self._pending = pending
+        self._queue = Queue(self._kind_of, driver.later, on_due=driver.happened)
+        self.unreadable: dict[NodeId, str] = {}
+        """Nodes that are left to whoever can read what they need, with what is wrong."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits to begin, also not for its time."""
+        return self._queue.is_empty
+
+    @property
+    def has_queued(self) -> bool:
+        """Whether something would begin if there were a place."""
+        return bool(self._queue.waiting())
+
+    def begin_ready(self) -> None:
+        """Start what is ready, as far as there are places."""
+        if self._decider.ready:
+            self._queue_ready()
+        for kind in self._queue.waiting():
+            self._begin_queued(kind)
+
+    def slot_granted(self, kind: SlotKind) -> Grant:
+        """Use a place that has become free, or say why not."""
+        if not self._is_running() or not self._queue.has(kind):
+            return Grant.UNNEEDED
+        if not self._machinery.may_start():
+            return Grant.NOT_YET
+        held = len(self._bodies)
+        try:
+            self._begin(self._queue.pop(kind), kind)
+        except Exception as bug:  # of ours: it ends this run, and harms no other
+            is_held = len(self._bodies) > held  # then it is given back with the rest
+            self._driver.failed(bug)
+            return Grant.TAKEN if is_held else Grant.UNNEEDED
+        self._driver.guarded(lambda: self._use_slots(kind))
+        return Grant.TAKEN
+
+    def abandon(self) -> None:
+        """Wait for nothing any more."""
+        self._queue.abandon()
+        self._machinery.slots.forget(self)
+
+    def type_of(self, node_id: NodeId) -> NodeType[..., Any]:
+        return self._types[self._plan.nodes[node_id].node.type]
+
+    def may_trail(self, node_id: NodeId) -> bool:
+        """Whether bodies of a node need not wait until what came before them is durable."""
+        policy = self._plan.nodes[node_id].policy
+        return policy.pure or (self._projection.run.settings.durability != "sync" and not policy.once)
+
+    def _is_running(self) -> bool:
+        driver = self._driver
+        return not (driver.is_gone or driver.is_draining) and self._projection.run.status is RunStatus.RUNNING
+
+    def _use_slots(self, kind: SlotKind) -> None:
+        self._begin_queued(kind)
+        self._driver.submit()
+
+    def _queue_ready(self) -> None:
+        now = self._machinery.clock.now_micros()
+        ready = self._decider.ready
+        while ready:
+            node_id = ready.popleft()
+            if node_id in self.unreadable:
+                continue
+            node = self._projection.node(node_id)
+            due = node.due if node.status is NodeStatus.SCHEDULED else None
+            delay = 0.0
+            if due is not None:
+                # The time was set by the clock of whoever decided it, which may be hours ahead of this one.
+                longest = self._plan.nodes[node_id].policy.backoff.cap.total_seconds()
+                delay = min((due - now) / 1_000_000, longest)
+            self._queue.add(node_id, delay_seconds=delay)
+
+    def _begin_queued(self, kind: SlotKind) -> None:
+        queue, machinery = self._queue, self._machinery
+        while queue.has(kind) and self._is_running() and machinery.may_start() and machinery.slots.acquire(kind, self):
+            self._begin(queue.pop(kind), kind)
+
+    def _begin(self, node_id: NodeId, kind: SlotKind) -> None:
+        """Record the start of an attempt; its body begins when that is durable, or at once if it may run early."""
+        if self._projection.status(node_id) not in _STARTABLE:
+            self._machinery.slots.release(kind)
+            return
+        if self._decider.begins_anew(node_id):
+            self._driver.streams.begin_anew(node_id)
+        was_suspended = self._projection.status(node_id) is NodeStatus.SUSPENDED
+        plan = self._plan.nodes[node_id]
+        node_type = self.type_of(node_id)
+        is_fed = plan.node.type == INBOX or is_trigger(node_type)
+        attempt = self._decider.start_attempt(node_id, at=self._machinery.clock.now_micros(), is_trigger=is_fed)
+        actor = _actor_kind(plan, self._projection.node(node_id), node_type)(self._driver, plan, node_type, attempt)
+        if plan.readers:
+            actor.is_unread = self._decider.is_unread(node_id)
+        self._bodies.add(actor, kind)
+        if isinstance(actor, InputActor | TriggerActor):
+            self._driver.source_began()
+        if not actor.has_effects or (not was_suspended and self._may_run_early(node_id)):
+            self._bodies.launch(actor)
+        else:
+            self._bodies.expect(actor)
+            self._pending.acts.append(lambda: self._bodies.launch(actor))
+
+    def _may_run_early(self, node_id: NodeId) -> bool:
+        if not self._tenure.is_certain:
+            return False
+        if self._plan.nodes[node_id].flow is not None and self._projection.node(node_id).attempt > 1:
+            return False  # what it has given before is compared with what it gives, or removed: that has to be stored first
+        return self.may_trail(node_id)
+
+    def _kind_of(self, node_id: NodeId) -> SlotKind:
+        """Return what kind of place a node needs. One that has to do with streams waits for others that need places themselves:
+        it has its own, and of a mapped one each call has one."""
+        return slot_kind(self.type_of(node_id)) if self._plan.nodes[node_id].flow is None else "free"
+
+
+def _actor_kind(plan: NodePlan, node: NodeState, node_type: NodeType[..., Any]) -> type[Actor]:
+    if node.stream is not None and node.stream.is_closed:
+        return ClosingActor
+    if is_input(plan):
+        return InputActor
+    if is_ask(plan):
+        return AskActor
+    if is_trigger(node_type):
+        return TriggerActor
+    return MapActor if plan.flow is not None and plan.flow.mapped else Actor
