@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -32,6 +32,7 @@ from perdure.engine.driver import Driver, NotOurs
 from perdure.engine.hub import Hub
 from perdure.engine.keeping import Keeping
 from perdure.engine.leases import is_gone
+from perdure.engine.listening import Listening
 from perdure.engine.loglines import LogKeeper
 from perdure.engine.machinery import Machinery
 from perdure.engine.membership import Membership
@@ -52,7 +53,6 @@ from perdure.errors import (
     RunIdTaken,
     RunNotFound,
     RunNotReadable,
-    StoreError,
     TypesMissing,
 )
 from perdure.graph.declare import Workflow, declared_workflows
@@ -359,10 +359,10 @@ class Engine(Keeping, Telling):
     async def commanded(self, run_id: RunId) -> None:
         """A command for this run is in the store, or somebody here waits for it: see to it that somebody takes it up."""
         if run_id in self._drivers:
-            await self._take_commands()
+            await self._listening.take_commands()
         if run_id not in self._drivers:  # also where it was let go before it could hear of the command
             self._wanted.ask(run_id)
-            self._sweep_now.set()
+            self._listening.sweep_soon()
 
     async def news(self, changed: asyncio.Event) -> None:
         """Wait until `changed` is set here, or until something may have changed elsewhere. Raises EngineStopped."""
@@ -435,8 +435,6 @@ class Engine(Keeping, Telling):
         )
         self._catalogue = Catalogue(self._store, self._codecs, self._workflows)
         self._logs = LogKeeper(self.hub.log_lines, self._store, self.clock)
-        self._sweep_now = asyncio.Event()
-        self._woken = asyncio.Event()
         self._membership = Membership(
             self._store,
             self.clock,
@@ -448,6 +446,16 @@ class Engine(Keeping, Telling):
             on_fresh=self._resume_starting,
         )
         self._machinery = self._build_machinery()
+        self._listening = Listening(
+            self._store,
+            self.clock,
+            self._settings,
+            self.hub,
+            self._recovery,
+            self._drivers,
+            engine_id=lambda: self._membership.engine_id,
+            may_wake=self._may_take_up,
+        )
         await self._membership.join()
         self._stack.push_async_callback(self._membership.leave)
         self._tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
@@ -457,12 +465,12 @@ class Engine(Keeping, Telling):
             *(
                 self._tasks.create_task(kept_up(name, work, self.clock), name=f"perdure {name}")
                 for name, work in (
-                    ("commands", self._listen),
+                    ("commands", self._listening.hear_news),
                     ("heartbeat", self._membership.keep),
                     ("logs", self._logs.run),
                     ("recovery", self._recovery.run),
-                    ("sweep", self._sweep_on_demand),
-                    ("waking", self._wake_in_time),
+                    ("sweep", self._listening.sweep_on_demand),
+                    ("waking", self._listening.wake_in_time),
                 )
             ),
         ]
@@ -505,10 +513,13 @@ class Engine(Keeping, Telling):
         )
 
     def _room(self) -> int:
-        """How many runs may be taken up from a listing. One who takes only what was asked for needs none if nothing was."""
-        if self._is_stopping or not (self._recovers or self._wanted.has_undriven):
-            return 0
-        return self._settings.max_recovered_runs - len(self._drivers)
+        """How many runs may be taken up from a listing."""
+        return self._settings.max_recovered_runs - len(self._drivers) if self._may_take_up() else 0
+
+    def _may_take_up(self) -> bool:
+        """Whether any run that others have left is to be driven here. One who takes only what was asked for needs none if
+        nothing was."""
+        return not self._is_stopping and (self._recovers or self._wanted.has_undriven)
 
     def _lost_lease(self) -> None:
         """Others take this engine for dead: drop every run at once and write nothing."""
@@ -546,13 +557,13 @@ class Engine(Keeping, Telling):
             self._orphans[run_id] = self._membership.engine_id
         elif driver.has_rested or driver.not_readable is not None:
             self._no_longer_ours(run_id)
-            self._woken.set()  # it may rest until some time
+            self._listening.look_soon()  # it may rest until some time
             if driver.not_readable is not None:
                 log.warning("run_not_readable", extra={"run_id": run_id, "problems": driver.not_readable.problems})
                 self._not_readable[run_id] = (driver.unreadable_nodes, driver.not_readable)
             if driver.has_untaken_commands:
                 self._wanted.ask(run_id)
-                self._sweep_now.set()
+                self._listening.sweep_soon()
 
     def _no_longer_ours(self, run_id: RunId) -> None:
         self._orphans.pop(run_id, None)
@@ -587,64 +598,8 @@ class Engine(Keeping, Telling):
         if differing := [what async for what in differences(there, created, self.values)]:
             raise RunIdTaken(run.run_id, differing)
 
-    async def _listen(self) -> None:
-        """Take up commands: as soon as news arrive, and now and then in any case."""
-        while True:
-            try:
-                await self.store.wait_for_news(self._settings.poll_seconds)
-                self._woken.set()
-                if self._drivers:
-                    await self._take_commands()
-                for run_id in self.hub.watched():
-                    self.hub.changed(run_id)
-            except StoreError as error:
-                log.warning("listening_failed", extra={"error": str(error)})
-                await self.clock.sleep(self._settings.poll_seconds)
-
-    async def _wake_in_time(self) -> None:
-        """Look for runs that rest and for which something has come: when there are news, when time itself has come, and now and
-        then in any case."""
-        while True:
-            self._woken.clear()
-            try:
-                seconds = await self._until_next_waking()
-            except StoreError as error:
-                log.warning("waking_failed", extra={"error": str(error)})
-                seconds = self._settings.poll_seconds
-            with suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._woken.wait()
-
-    async def _until_next_waking(self) -> float:
-        """Have runs taken up that rest and for which something has come; return how long until there may be more."""
-        seconds = self._settings.poll_seconds
-        if self._is_stopping or not (self._recovers or self._wanted.has_undriven):
-            return seconds
-        now = self.clock.now_micros()
-        wakings = await self._store.find_woken(now=now, limit=1)
-        if wakings.runs:
-            self._sweep_now.set()
-        if wakings.next_at is not None:  # also beside runs that may be for others to take
-            seconds = min(seconds, max(0.001, (wakings.next_at - now) / 1_000_000))
-        return seconds
-
-    async def _take_commands(self) -> None:
-        for command in await self.store.pending_commands(self.engine_id):
-            driver = self._drivers.get(command.run_id)
-            if driver is not None:
-                driver.command(command)
-
-    async def _sweep_on_demand(self) -> None:
-        while True:
-            await self._sweep_now.wait()
-            self._sweep_now.clear()
-            try:
-                await self._recovery.sweep()
-            except StoreError as error:
-                log.warning("recovery_failed", extra={"error": str(error)})
-
     async def _news_elsewhere(self, changed: asyncio.Event) -> None:
-        """Other processes' changes reach listeners through `_listen`; this only bounds the wait."""
+        """Other processes' changes are heard by `Listening`; this only bounds the wait."""
         await self.clock.sleep(self._settings.poll_seconds)
         changed.set()
 

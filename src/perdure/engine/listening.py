@@ -1,0 +1,116 @@
+"""How an engine hears of what happens elsewhere: commands for the runs that it drives, and runs that rest and are to go on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from perdure.clock import Clock
+from perdure.engine.hub import Hub
+from perdure.engine.recovery import Recovery
+from perdure.engine.settings import EngineSettings
+from perdure.errors import StoreError
+from perdure.ids import EngineId, RunId
+from perdure.store.base import Store
+
+if TYPE_CHECKING:
+    from perdure.engine.driver import Driver
+
+log = logging.getLogger("perdure.engine")
+
+
+class Listening:
+    """Three loops: one hears news, one looks at the time, one has runs taken up when either gives reason to."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        settings: EngineSettings,
+        hub: Hub,
+        recovery: Recovery,
+        drivers: Mapping[RunId, Driver],
+        *,
+        engine_id: Callable[[], EngineId],
+        may_wake: Callable[[], bool],
+    ) -> None:
+        """`may_wake` says whether runs that rest are any concern of this engine."""
+        self._store = store
+        self._clock = clock
+        self._poll_seconds = settings.poll_seconds
+        self._hub = hub
+        self._recovery = recovery
+        self._drivers = drivers
+        self._engine_id = engine_id
+        self._may_wake = may_wake
+        self._is_to_sweep = asyncio.Event()
+        self._is_to_look = asyncio.Event()
+
+    def sweep_soon(self) -> None:
+        """There may be a run to take up."""
+        self._is_to_sweep.set()
+
+    def look_soon(self) -> None:
+        """There may be a run that rests until some time."""
+        self._is_to_look.set()
+
+    async def hear_news(self) -> None:
+        """Take up commands: as soon as news arrive, and now and then in any case."""
+        while True:
+            try:
+                await self._store.wait_for_news(self._poll_seconds)
+                self._is_to_look.set()
+                if self._drivers:
+                    await self.take_commands()
+                for run_id in self._hub.watched():
+                    self._hub.changed(run_id)
+            except StoreError as error:
+                log.warning("listening_failed", extra={"error": str(error)})
+                await self._clock.sleep(self._poll_seconds)
+
+    async def take_commands(self) -> None:
+        """Give drivers here what was said to their runs."""
+        for command in await self._store.pending_commands(self._engine_id()):
+            driver = self._drivers.get(command.run_id)
+            if driver is not None:
+                driver.command(command)
+
+    async def wake_in_time(self) -> None:
+        """Look for runs that rest and for which something has come: when there are news, when time itself has come, and now and
+        then in any case."""
+        while True:
+            self._is_to_look.clear()
+            try:
+                seconds = await self._until_next_waking()
+            except StoreError as error:
+                log.warning("waking_failed", extra={"error": str(error)})
+                seconds = self._poll_seconds
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._is_to_look.wait()
+
+    async def _until_next_waking(self) -> float:
+        """Have runs taken up that rest and for which something has come; return how long until there may be more."""
+        if not self._may_wake():
+            return self._poll_seconds
+        now = self._clock.now_micros()
+        wakings = await self._store.find_woken(now=now, limit=1)
+        if wakings.runs:
+            self._is_to_sweep.set()
+        if wakings.next_at is None:
+            return self._poll_seconds
+        # Also beside runs that may be for others to take.
+        return min(self._poll_seconds, max(0.001, (wakings.next_at - now) / 1_000_000))
+
+    async def sweep_on_demand(self) -> None:
+        """Have runs taken up when there is reason to."""
+        while True:
+            await self._is_to_sweep.wait()
+            self._is_to_sweep.clear()
+            try:
+                await self._recovery.sweep()
+            except StoreError as error:
+                log.warning("recovery_failed", extra={"error": str(error)})
