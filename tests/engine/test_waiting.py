@@ -163,6 +163,21 @@ def two_things_of_each(xs: list[int]) -> list[list[str]]:
     return collect(two_things.map(xs))
 
 
+def test_a_body_that_waits_is_kept_in_memory_for_as_long_as_was_said(sqlite_url: str) -> None:
+    async def main(engine: Engine) -> None:
+        run = await engine.start(two_things_of_each, xs=[1])
+        await asked(run, 2)
+
+        await asyncio.sleep(4)
+        assert engine.driver_of(run.run_id) is not None
+
+        await asyncio.sleep(1.5)
+        assert engine.driver_of(run.run_id) is None
+        assert await run.status() is RunStatus.AWAITING_INPUT
+
+    seldom_looking(sqlite_url, main, hibernate_after=5)
+
+
 def test_no_wait_counts_as_time_that_an_item_takes(sqlite_url: str) -> None:
     async def main(engine: Engine) -> None:
         run = await engine.start(two_things_of_each, xs=[1])

@@ -43,7 +43,7 @@ from perdure.graph.index import outputs_of_type
 from perdure.graph.model import Edge
 from perdure.graph.plan import Flow, NodePlan
 from perdure.journal.events import Encoded, ErrorRecord, NodeCheckpointed
-from perdure.journal.states import WaitKind
+from perdure.journal.states import WaitKind, WaitState
 from perdure.journal.truth import Look
 from perdure.store.base import BlobUse
 from perdure.store.codecs import NewBlob, content_refs
@@ -289,12 +289,12 @@ class Actor(Serving):
         self.task.cancel()
 
     @contextmanager
-    def waiting_for(self, wait_id: str) -> Generator[None]:
+    def waiting_for(self, wait: WaitState) -> Generator[None]:
         """Meanwhile the body waits, and its time stands still."""
         if not self.recall:
             self._stop_time()
         try:
-            with self.recall.waiting_for(wait_id):
+            with self.recall.waiting_for(wait.wait_id, self._scope_of(wait.name)):
                 yield
         finally:
             if not self.recall:

@@ -17,8 +17,8 @@ class Recall:
 
     def __init__(self, recorded: Iterable[WaitState], scope_of: Callable[[str], str]) -> None:
         """`recorded` are the waits of the node from before. What is called for items of a node is told apart by its scope."""
-        self.awaited: dict[str, None] = {}
-        """The ids of what the body waits for at this moment."""
+        self.awaited: dict[str, str] = {}
+        """The ids of what the body waits for at this moment, with the scope of each."""
         self.asked: dict[str, None] = {}
         """The ids of waits that are being recorded: the body has asked for them, and does not wait yet."""
         self._left: dict[str, dict[WaitName, None]] = {}
@@ -29,7 +29,7 @@ class Recall:
 
     def __len__(self) -> int:
         """Return how many calls wait."""
-        return len(self.awaited)
+        return len(set(self.awaited.values()))
 
     def came_back(self, scope: str, name: str, occurrence: int) -> None:
         """Note that the body waits for this, again or for the first time."""
@@ -70,9 +70,9 @@ class Recall:
             self.asked.pop(wait_id, None)
 
     @contextmanager
-    def waiting_for(self, wait_id: str) -> Generator[None]:
+    def waiting_for(self, wait_id: str, scope: str) -> Generator[None]:
         """Note, meanwhile, that the body waits for this."""
-        self.awaited[wait_id] = None
+        self.awaited[wait_id] = scope
         try:
             yield
         finally:

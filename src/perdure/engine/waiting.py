@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -83,6 +83,13 @@ def answer_in_time(wait: WaitState) -> Answer:
     return Answer(wait_id=wait.wait_id, value=value, by=DEADLINE)
 
 
+class Stand(NamedTuple):
+    """Up to where something was recorded, and since when it has stood there, by the loop's own clock."""
+
+    seq: Seq
+    since: float
+
+
 class Waiting:
     """The side of a driver that has to do with waiting."""
 
@@ -98,9 +105,9 @@ class Waiting:
         self._futures: dict[str, list[asyncio.Future[None]]] = {}
         self._dues: dict[str, asyncio.TimerHandle] = {}
         self._look: asyncio.TimerHandle | None = None
-        self._seen: dict[Actor, Seq] = {}
-        """Where the bodies that wait stood at the last look."""
-        self._seen_seq = Seq(-1)
+        self._seen: dict[Actor, Stand] = {}
+        """Where the bodies that wait stand."""
+        self._seen_run = Stand(Seq(-1), 0.0)
 
     def take_up(self) -> None:
         """Go on where the last driver of the run has left off: time may have come meanwhile."""
@@ -139,11 +146,13 @@ class Waiting:
     async def _settled(self, actor: Actor, wait: WaitState) -> WaitState:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._futures.setdefault(wait.wait_id, []).append(future)
-        with actor.waiting_for(wait.wait_id):
+        with actor.waiting_for(wait):
             is_over_at_once = wait.kind is WaitKind.SUSPEND or (self._hibernate_after <= 0 and not self._is_soon(wait))
             if is_over_at_once and actor.only_waits and not self._is_coming_back(actor):
                 self.unwind(actor, (wait.question.prompt if wait.question is not None else "") or "it waits")
             else:
+                self._seen[actor] = self._stand(self._decider.projection.node(actor.node_id).last_seq)
+                self._seen_run = self._stand(self._decider.projection.run.last_seq)
                 self.look_later()
             await future
         settled = self._waits.get(wait.wait_id)
@@ -242,10 +251,10 @@ class Waiting:
     def _hibernate_after(self) -> float:
         return self._machinery.hibernate_after
 
-    def look_later(self) -> None:
-        """See after a while whether what waits goes on waiting."""
+    def look_later(self, *, passed: float = 0.0) -> None:
+        """See after a while whether what waits goes on waiting. Of that while, so many seconds have passed."""
         if self._look is None:
-            self._look = self._driver.later(max(LOOK_SECONDS, self._hibernate_after), self._look_around)
+            self._look = self._driver.later(max(LOOK_SECONDS, self._hibernate_after - passed), self._look_around)
 
     def _look_around(self) -> None:
         self._look = None
@@ -254,14 +263,23 @@ class Waiting:
         seen, self._seen = self._seen, {}
         for actor in list(self._bodies.running()):
             if actor.only_waits and not (self._waits_soon(actor) or self._is_coming_back(actor)):
-                stands_at = self._decider.projection.node(actor.node_id).last_seq
-                if seen.get(actor) == stands_at:
+                stand = self._stand(self._decider.projection.node(actor.node_id).last_seq, seen.get(actor))
+                if self._lasts(stand):
                     self.unwind(actor, "it waits")
                 else:
-                    self._seen[actor] = stands_at
+                    self._seen[actor] = stand
+        self._seen_run = self._stand(self._decider.projection.run.last_seq, self._seen_run)
         self._fall_asleep()
         if len(self._bodies):
-            self.look_later()
+            first = min(stand.since for stand in (self._seen_run, *self._seen.values()))
+            self.look_later(passed=self._machinery.clock.monotonic() - first)
+
+    def _stand(self, seq: Seq, seen: Stand | None = None) -> Stand:
+        """Return where something stands: since when it was seen there, or since this moment."""
+        return seen if seen is not None and seen.seq == seq else Stand(seq, self._machinery.clock.monotonic())
+
+    def _lasts(self, stand: Stand) -> bool:
+        return self._machinery.clock.monotonic() - stand.since >= max(LOOK_SECONDS, self._hibernate_after)
 
     def _waits_soon(self, actor: Actor) -> bool:
         return any(map(self._is_soon, self._waits.of(actor.node_id)))
@@ -281,8 +299,7 @@ class Waiting:
 
     def _fall_asleep(self) -> None:
         """Unwind what only waits for items, if nobody is left who could give any before something comes from outside."""
-        seen, self._seen_seq = self._seen_seq, self._decider.projection.run.last_seq
-        is_quiet = seen == self._seen_seq and not self._driver.has_work_to_do
+        is_quiet = self._lasts(self._seen_run) and not self._driver.has_work_to_do
         waits_outside = self._waits.are_open or any(isinstance(actor, InputActor) for actor in self._bodies.running())
         if not (is_quiet and waits_outside and self._bodies.all_wait):
             return
