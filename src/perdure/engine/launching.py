@@ -49,7 +49,7 @@ class Launching:
         self._tenure = tenure
         self._bodies = bodies
         self._pending = pending
-        self._queue = Queue(self._kind_of, driver.later, on_due=driver.happened)
+        self._queue = Queue(driver.later, on_due=driver.happened)
         self.unreadable: dict[NodeId, str] = {}
         """Nodes that are left to whoever can read what they need, with what is wrong."""
 
@@ -121,7 +121,7 @@ class Launching:
                 # The time was set by the clock of whoever decided it, which may be hours ahead of this one.
                 longest = self._plan.nodes[node_id].policy.backoff.cap.total_seconds()
                 delay = min((due - now) / 1_000_000, longest)
-            self._queue.add(node_id, delay_seconds=delay)
+            self._queue.add(node_id, self._kind_of(node_id), delay_seconds=delay)
 
     def _begin_queued(self, kind: SlotKind) -> None:
         queue, machinery = self._queue, self._machinery

@@ -18,8 +18,7 @@ Later = Callable[[float, Callable[[], None]], asyncio.TimerHandle]
 class Queue:
     """First come, first served, for each kind of place."""
 
-    def __init__(self, kind_of: Callable[[NodeId], SlotKind], later: Later, *, on_due: Callable[[], None]) -> None:
-        self._kind_of = kind_of
+    def __init__(self, later: Later, *, on_due: Callable[[], None]) -> None:
         self._later = later
         self._on_due = on_due
         self._queued: dict[SlotKind, deque[NodeId]] = {kind: deque() for kind in get_args(SlotKind)}
@@ -36,12 +35,12 @@ class Queue:
     def has(self, kind: SlotKind) -> bool:
         return bool(self._queued[kind])
 
-    def add(self, node_id: NodeId, *, delay_seconds: float = 0.0) -> None:
+    def add(self, node_id: NodeId, kind: SlotKind, *, delay_seconds: float = 0.0) -> None:
         """Have a node wait for its place, when its time has come."""
         if delay_seconds <= 0:
-            self._queued[self._kind_of(node_id)].append(node_id)
+            self._queued[kind].append(node_id)
         else:
-            self._delay(node_id, delay_seconds)
+            self._delay(node_id, kind, delay_seconds)
 
     def pop(self, kind: SlotKind) -> NodeId:
         """Return the node that has waited longest."""
@@ -52,12 +51,12 @@ class Queue:
         for handle in self._delayed.values():
             handle.cancel()
 
-    def _delay(self, node_id: NodeId, seconds: float) -> None:
+    def _delay(self, node_id: NodeId, kind: SlotKind, seconds: float) -> None:
         wait = min(seconds, LONG_WAIT_SECONDS)
 
         def due() -> None:
             self._delayed.pop(node_id, None)
-            self.add(node_id, delay_seconds=seconds - wait)
+            self.add(node_id, kind, delay_seconds=seconds - wait)
             if seconds <= wait:
                 self._on_due()
 
