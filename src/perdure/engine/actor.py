@@ -145,6 +145,7 @@ class Actor(Serving):
 
     async def _attempt(self) -> tuple[dict[str, Encoded], tuple[BlobUse, ...]]:
         task = self._prepared or self._task_at_hand()
+        self._prepared = None  # it knows its actor, and would be the second half of a circle
         if task is None:
             task = await self.patiently(self._fetch_task)
         if self._plan.flow is not None:
