@@ -181,7 +181,7 @@ class Told:
         if not suspended:
             there = [wait.node_id for wait in stored.waits if wait.kind is WaitKind.SUSPEND]
             raise WaitNotFound(self.run_id, node, open_ids=there)
-        await self._settle(stored, suspended[-1], value, by=by, answer_id=command_id)
+        await self._settle(stored.run, suspended[-1], value, by=by, answer_id=command_id)
 
     # Questions and signals
 
@@ -197,8 +197,8 @@ class Told:
         Raises AnswerRefused if it is not what was asked for, which leaves the question open; AnsweredAlready if there is an
         answer; WaitNotFound if the run has no such question.
         """
-        stored = await self.load()
-        wait = await self._question(stored, interaction_id)
+        run = await self.state()
+        wait = await self._question(interaction_id)
         if wait.kind is WaitKind.SUSPEND:
             raise AnswerRefused(
                 self.run_id, interaction_id, [f"it is no question: use run.resume({wait.node_id!r}, value)"]
@@ -206,7 +206,7 @@ class Told:
         plain, problems = checked_answer(wait, value)
         if problems:
             raise AnswerRefused(self.run_id, interaction_id, problems)
-        await self._settle(stored, wait, plain, by=by, answer_id=answer_id)
+        await self._settle(run, wait, plain, by=by, answer_id=answer_id)
 
     async def signal(self, name: str, value: Any = None, *, id: str | None = None) -> None:  # noqa: A002 -- as people say it
         """Send a signal. A node that waits for one of this name gets it; if none does, it is kept until one does.
@@ -220,16 +220,15 @@ class Told:
         signal = Signal(signal_id=storable(signal_id), name=storable(name), value=bytes(encoded).decode(), blobs=blobs)
         await self._command("signal", msgspec.to_builtins(signal), f"signal/{signal_id}")
 
-    async def _question(self, stored: StoredRun, wait_id: str) -> WaitState:
-        found = next((wait for wait in stored.waits if wait.wait_id == wait_id), None)
-        if found is None:
-            elsewhere = await self._engine.store.load_wait(wait_id)
-            owner = None if elsewhere is None or elsewhere.run_id == self.run_id else elsewhere.run_id
-            open_ids = [wait.wait_id for wait in stored.waits if wait.status is WaitStatus.OPEN]
-            raise WaitNotFound(self.run_id, wait_id, owner=owner, open_ids=open_ids)
-        return found
+    async def _question(self, wait_id: str) -> WaitState:
+        found = await self._engine.store.load_wait(wait_id)
+        if found is not None and found.run_id == self.run_id:
+            return found.wait
+        owner = None if found is None else found.run_id
+        there = await self._engine.store.list_waits(run_id=self.run_id, limit=MANY_QUESTIONS)
+        raise WaitNotFound(self.run_id, wait_id, owner=owner, open_ids=[other.wait.wait_id for other in there])
 
-    async def _settle(self, stored: StoredRun, wait: WaitState, value: Any, *, by: str, answer_id: str | None) -> None:
+    async def _settle(self, run: RunState, wait: WaitState, value: Any, *, by: str, answer_id: str | None) -> None:
         encoded, blobs = await self._engine.values.pack(value, where=f"the answer to {wait.wait_id!r}")
         answer = Answer(
             wait_id=wait.wait_id,
@@ -239,14 +238,14 @@ class Told:
             blobs=blobs,
         )
         command = answer_command(self.run_id, answer, at=self._engine.clock.now_micros())
-        is_open = wait.status is WaitStatus.OPEN and stored.run.status not in TERMINAL
+        is_open = wait.status is WaitStatus.OPEN and run.status not in TERMINAL
         try:
             # Also if it looks answered: if it was by the same answer, nothing is wrong.
             is_there = not await self._engine.store.add_command(command) if is_open or answer_id else False
         except CommandIdTaken:
-            raise AnsweredAlready(self.run_id, wait.wait_id, _how(stored, wait)) from None
+            raise AnsweredAlready(self.run_id, wait.wait_id, _how(run, wait)) from None
         if not is_open and not is_there:
-            raise AnsweredAlready(self.run_id, wait.wait_id, _how(stored, wait))
+            raise AnsweredAlready(self.run_id, wait.wait_id, _how(run, wait))
         await self._engine.commanded(self.run_id)
 
     # Doubt
@@ -310,11 +309,11 @@ class Told:
         await self._engine.commanded(self.run_id)
 
 
-def _how(stored: StoredRun, wait: WaitState) -> str:
+def _how(run: RunState, wait: WaitState) -> str:
     if wait.status is WaitStatus.WITHDRAWN:
         return "is not asked any more: its node has ended"
-    if stored.run.status in TERMINAL:
-        return f"is not asked any more: the run is {stored.run.status.value}"
+    if run.status in TERMINAL:
+        return f"is not asked any more: the run is {run.status.value}"
     if wait.by == DEADLINE:
         return "was not answered in time"
     return f"was answered by {wait.by!r}" if wait.by else "has been answered"
