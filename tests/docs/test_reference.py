@@ -27,9 +27,7 @@ from perdure.testing import Rehearsal, WatchedRun
 from tests.docs.pages import PAGES, ROOT
 
 COMMANDS = [name for section in SECTIONS.values() for name in section]
-NOT_FOR_USERS = frozenset(
-    ("adopt", "commanded", "conclude", "cursor_order", "driver_of", "news", "not_readable", "sources", "stream_inputs")
-)
+NOT_FOR_USERS = frozenset(("adopt", "commanded", "driver_of", "news", "not_readable", "prepared"))
 """Methods of an engine that its parts use among themselves."""
 
 
