@@ -17,6 +17,7 @@ from perdure.graph.triggers import Trigger, TriggerInput
 if TYPE_CHECKING:
     from perdure.dispatch.assets import AssetFile
     from perdure.dispatch.context import Context, SyncContext
+    from perdure.engine.checkpoints import Checkpoint
     from perdure.engine.engine import Engine
     from perdure.engine.interactions import Interaction
     from perdure.engine.probing import Doubt
@@ -34,6 +35,7 @@ __all__ = [
     "AssetFile",
     "Audio",
     "Backoff",
+    "Checkpoint",
     "Codec",
     "Context",
     "Document",
@@ -75,6 +77,7 @@ __all__ = [
 
 _LATE = {
     "AssetFile": "perdure.dispatch.assets",
+    "Checkpoint": "perdure.engine.checkpoints",
     "Codec": "perdure.store.codecs",
     "Context": "perdure.dispatch.context",
     "Doubt": "perdure.engine.probing",

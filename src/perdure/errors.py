@@ -22,6 +22,9 @@ PerdureError
 │   ├── RunFailed
 │   ├── RunCancelled
 │   ├── RunResting            it waits for something from outside
+│   ├── RunEnded              it was asked for something that only a run can do that has not ended
+│   ├── CheckpointExists      it has a checkpoint of this name
+│   ├── CheckpointPending     nobody has saved the checkpoint yet that was asked for
 │   ├── NotInDoubt            nobody has to say what became of the node
 │   ├── TypesMissing          this process lacks the node types it needs
 │   ├── TypesChanged          the node types are no longer those it was started with
@@ -390,6 +393,49 @@ class RunResting(RunError):
         )
         self.status = status
         self.reason = reason
+
+
+class RunEnded(RunError):
+    """The run was asked for something that only a run can do that has not ended."""
+
+    code = "run_ended"
+
+    def __init__(self, run_id: str, status: str, what: str) -> None:
+        super().__init__(
+            run_id, f"Run {run_id!r} has ended: it is {status}. {what} `perdure show {run_id}` has the details."
+        )
+        self.status = status
+
+
+class CheckpointExists(RunError):
+    """The run has a checkpoint of this name, or was asked for one. A name means one place, for good."""
+
+    code = "checkpoint_exists"
+
+    def __init__(self, run_id: str, name: str, seq: int | None) -> None:
+        there = "somebody has asked for one, and it is to be saved" if seq is None else f"it is at event {seq}"
+        super().__init__(
+            run_id,
+            f"Run {run_id!r} has a checkpoint {name!r} already: {there}. A name stays where it is. Choose another one; "
+            f"`perdure checkpoint {run_id}` lists those that there are.",
+        )
+        self.name = name
+        self.seq = seq
+
+
+class CheckpointPending(RunError):
+    """A checkpoint was asked for, durably, and nobody has saved it yet."""
+
+    code = "checkpoint_pending"
+
+    def __init__(self, run_id: str, name: str) -> None:
+        super().__init__(
+            run_id,
+            f"Checkpoint {name!r} of run {run_id!r} was asked for and is not saved yet: nobody drives the run, or whoever does "
+            "is busy. The wish is kept, and whoever drives the run next saves it first. "
+            f"`perdure checkpoint {run_id}` shows it then.",
+        )
+        self.name = name
 
 
 class NotInDoubt(RunError):

@@ -10,9 +10,9 @@ import asyncpg
 import pytest
 from msgspec.structs import replace
 
-from perdure.ids import ROOT_BRANCH, NodeId, RunId
+from perdure.ids import ROOT_BRANCH, NodeId, RunId, Seq
 from perdure.journal import events as e
-from perdure.journal.states import RunStatus, SignalState, WaitKind, WaitState
+from perdure.journal.states import CheckpointState, RunStatus, SignalState, WaitKind, WaitState
 from perdure.store import migrate
 from perdure.store.base import Claim, Committed, Wakings
 from perdure.store.opening import open_store
@@ -134,5 +134,23 @@ async def test_runs_of_an_older_database_can_wait(old_url: str) -> None:
     assert found is not None
     assert (found.waits, found.signals, found.run.wake_at) == ((wait,), (signal,), 7)
     assert await store.find_woken(now=6, limit=9) == Wakings(runs=(), next_at=7)
-    assert [one.wait for one in await store.list_waits(limit=9)] == [wait]
+    assert [one.wait for one in await store.list_waits(run_id=draft.run_id, limit=9)] == [wait]
+    await store.close()
+
+
+async def test_runs_of_an_older_database_can_have_checkpoints(old_url: str) -> None:
+    store = await open_store(old_url)
+    stored = await store.load_run(RunId("moving"))
+    assert stored is not None
+    assert await store.last_checkpoint(RunId("moving")) is None
+    assert stored.run.settings.checkpoint_every_seconds is None
+    draft = Draft.continued(stored).claim()
+    seq = draft.projection.run.last_seq
+    saved = CheckpointState(name="here", branch_id=ROOT_BRANCH, seq=seq, event_seq=Seq(seq + 1), saved_at=7)
+    naming = draft.add(e.CheckpointSaved(name="here", seq=seq)).transition()
+
+    assert list(await store.commit([replace(naming, checkpoints=(saved,))])) == [Committed()]
+
+    assert await store.load_checkpoint(RunId("moving"), "here") == saved
+    await verify_runs(store)
     await store.close()

@@ -44,6 +44,7 @@ SECTIONS = {
         "signal": Entry("send", "Send a signal to a run."),
         "send": Entry("send", "Give items to an input of a run that is a stream."),
         "resolve": Entry("act", "Say what became of a node in doubt."),
+        "checkpoint": Entry("checkpoint", "Name the place where a run is, or list the names that it has."),
     },
     "Look": {
         "list": Entry("look", "List runs, newest first."),

@@ -46,6 +46,8 @@ def is_news(event: e.Event) -> bool:
             return event.node_id is None  # the node has said it
         case e.SignalTaken():
             return event.signal_id is None  # that the signal has come was said
+        case e.CheckpointSaved():
+            return not event.periodic
         case _:
             return not isinstance(event, _QUIET)
 
@@ -164,6 +166,8 @@ def _what_of_run(event: e.Event, at: int) -> str:
             return f"branched{_because(event.reason)}{_begin_again(event)}"
         case e.BranchActivated():
             return f"goes on on branch {event.branch_id}"
+        case e.CheckpointSaved():
+            return f"saved checkpoint {plain(repr(event.name))} of all up to event {event.seq}"
         case _:
             return _past(event, "Run") + _because(str(getattr(event, "reason", "")))
 

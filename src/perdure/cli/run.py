@@ -57,6 +57,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     durability: Durability | None
     on_failure: OnFailure | None
     timeout: float | None
+    checkpoint_every: float | None
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +82,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     "--on-failure", type=click.Choice(["stop", "finish"]), help="Stop at once, or finish what is independent."
 )
 @click.option("--timeout", type=Seconds(min=0, min_open=True), metavar="SECONDS", help="For the whole run.")
+@click.option("--checkpoint-every", type=Seconds(min=0, min_open=True), metavar="SECONDS",
+              help="Save a checkpoint so often, if something has happened, and when the run comes to rest.")  # fmt: skip
 @stay_option
 @imports_option
 @store_option
@@ -93,6 +96,7 @@ def run_command(
     durability: Durability | None,
     on_failure: OnFailure | None,
     timeout: float | None,
+    checkpoint_every: float | None,
     stay: bool,
     imports: Sequence[str],
     store: Place,
@@ -121,6 +125,7 @@ def run_command(
             durability=durability,
             on_failure=on_failure,
             timeout=timeout,
+            checkpoint_every=checkpoint_every,
         )
         ended = asyncio.run(_start(wish, store, stay=stay, as_json=as_json))
     return _conclude(ended, store, as_json=as_json)
@@ -187,6 +192,7 @@ async def _start(wish: Wish, place: Place, *, stay: bool, as_json: bool) -> Ende
             durability=wish.durability,
             on_failure=wish.on_failure,
             timeout=wish.timeout,
+            checkpoint_every=wish.checkpoint_every,
         )
         known = 0 if engine.driver_of(run.run_id) is not None else (await run.load()).run.last_seq
         return await _attend(engine, run.run_id, place, before, as_json=as_json, known=known, stay=stay)

@@ -36,7 +36,7 @@ from perdure.graph.model import DEFAULT_OUTPUT, Graph, Node
 from perdure.ids import RunId
 from perdure.journal.events import ItemFailed, Recorded
 from perdure.journal.pace import Pace
-from perdure.journal.states import MOVING, NodeState, NodeStatus, RunState, WaitKind
+from perdure.journal.states import MOVING, CheckpointState, NodeState, NodeStatus, RunState, WaitKind
 from perdure.store.base import Store, StoredRun
 
 MOST_ITEMS = 3
@@ -100,6 +100,7 @@ async def picture(store: Store, run_id: RunId, place: Place, sheet: Paper) -> li
     awaited = await what_is_awaited(store, stored)
     return [
         *_header(stored.run, sheet, is_left=stored.run.status in MOVING and not is_driven),
+        *_saved(await store.last_checkpoint(run_id), sheet),
         *spaced(chart(stored, graph, log, sheet, is_driven=is_driven)),
         *spaced(_waits(stored, sheet)),
         *_failed_items(stored, log, sheet),
@@ -119,6 +120,12 @@ def _header(run: RunState, sheet: Paper, *, is_left: bool) -> Iterator[str]:
         for line in short_values(values, sheet.width - 8):
             yield f"{pen.faint(label)} {line}"
             label = " " * len(label)
+
+
+def _saved(last: CheckpointState | None, sheet: Paper) -> Iterator[str]:
+    if last is not None:
+        where = f"up to event {last.seq}, {day_and_time(last.saved_at)}"
+        yield f"{sheet.pen.faint('saved  ')} {plain(last.name)} {sheet.pen.faint(where)}"
 
 
 def chart(

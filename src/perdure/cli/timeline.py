@@ -86,6 +86,8 @@ class _Reader:
                 self._periods[-1].ending = "rested"
             case e.RunPaused():
                 self._periods[-1].ending = "paused"
+            case e.RunResumed():
+                self._periods[-1].ending = "stopped"
             case _:
                 self._read_wait(event, at)
 
@@ -123,7 +125,9 @@ class _Reader:
                 return  # the claim belongs to the transition that created the run
             if event.lost:
                 self._periods[-1].ending = "died"
-        self._periods.append(Period(start=at, end=at))
+        # A run that rests goes on resting, unless it is resumed: somebody has only told it something.
+        rests = self._periods and self._periods[-1].ending in ("rested", "paused")
+        self._periods.append(Period(start=at, end=at, ending=self._periods[-1].ending if rests else "stopped"))
 
     def _begin(self, node_id: NodeId, attempt: int, at: int, outcome: Outcome) -> None:
         span = Span(attempt=attempt, start=at, end=at, outcome=outcome)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from perdure.engine.catalogue import Prepared
+from perdure.engine.checkpointing import CHECKPOINT
 from perdure.engine.driver import Driver
 from perdure.engine.machinery import Machinery
 from perdure.engine.obeying import resolve
@@ -18,6 +19,9 @@ from perdure.journal.projection import Projection
 from perdure.journal.states import MOVING, TERMINAL, WAITING, RunState, RunStatus, WaitKind, WaitState, WaitStatus
 from perdure.journal.waiting import Waits
 from perdure.store.base import Claim, Command, EngineRow, ItemRange, Store, StoredRun
+
+NEAR_MICROS = 60_000_000
+"""What is due so soon may come while a run is taken up."""
 
 
 async def owner_row(store: Store, owner: EngineId) -> EngineRow | None:
@@ -47,9 +51,21 @@ def is_addressed(stored: StoredRun) -> bool:
 
 
 def is_only_ending(stored: StoredRun) -> bool:
-    """Whether no body of the run will run any more, so that its node types are not needed."""
+    """Whether no body of the run will run any more."""
     is_ending = stored.run.status in TERMINAL or stored.run.status in (RunStatus.CANCELLING, RunStatus.FAILING)
     return is_ending or any(command.kind == "cancel" for command in stored.commands)
+
+
+def is_only_named(stored: StoredRun, at: int) -> bool:
+    """Whether a run that rests goes on resting, because all that it was told is to save checkpoints. Not if its time is near:
+    it could come meanwhile."""
+    is_asleep = stored.run.status not in MOVING and not is_due(stored.run, at + NEAR_MICROS)
+    return is_asleep and bool(stored.commands) and all(command.kind == CHECKPOINT for command in stored.commands)
+
+
+def needs_no_code(stored: StoredRun, at: int) -> bool:
+    """Whether no body of the run will run while it is driven, so that its node types are not needed."""
+    return is_only_ending(stored) or is_only_named(stored, at)
 
 
 def in_order(stored: StoredRun, *, lacks_types: bool) -> Sequence[Command]:
@@ -97,6 +113,8 @@ def take_up(
         on_gone=on_gone,
         ranges=ranges,
     )
+    if prepared.missing:
+        driver.decider.ready.clear()  # it could not start them
     epoch = Epoch(run.epoch + 1)
     driver.decider.claim(claim.engine_id, epoch, previous=stored.owner, lost=is_lost(stored), at=at)
     if driver.projection.run.status is RunStatus.CREATED:

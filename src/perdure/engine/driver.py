@@ -18,6 +18,7 @@ from typing import Any
 
 from perdure.engine.actor import Actor
 from perdure.engine.bodies import PAUSING, STOPPING, Bodies
+from perdure.engine.checkpointing import periodic_for
 from perdure.engine.flowing import Flowing
 from perdure.engine.launching import Launching
 from perdure.engine.live import LiveStreams, live_streams
@@ -131,6 +132,7 @@ class Driver:
         """No body is launched here any more, whatever follows: the run is being paused, or let go."""
         self._timers: list[asyncio.TimerHandle] = []
         self._deadline: asyncio.TimerHandle | None = None
+        self.periodic = periodic_for(self)
         self.spent_seconds = 0.0
         """How long the run was driven before this driver had it: part of the time it is given."""
         self._task: asyncio.Task[Any] | None = None
@@ -148,6 +150,8 @@ class Driver:
                 self._bodies.group = group
                 self.flow.take_up_closed()
                 self.waiting.take_up()
+                if self.periodic is not None:
+                    self.periodic.begin()
                 self.happened()
                 await asyncio.wait((self.rested,))
         except* Exception as bugs:
@@ -158,7 +162,7 @@ class Driver:
 
     def _take_apart(self) -> None:
         """Have nothing wait for the collector: thousands of runs may be let go in a second, and what they knew is a lot."""
-        del self.launching, self._bodies, self.streams, self.waiting, self.flow
+        del self.launching, self._bodies, self.streams, self.waiting, self.flow, self.periodic
         self._timers.clear()
 
     @property
@@ -230,6 +234,8 @@ class Driver:
             self._bodies.tell_unread(self.decider.unread.popleft())
         while self.decider.cut_off:
             self.flow.stop_cut_off(self.decider.cut_off.popleft())
+        if self.periodic is not None:
+            self.periodic.save_rest()
 
     @property
     def unreadable_nodes(self) -> frozenset[NodeId]:
@@ -662,6 +668,8 @@ class Driver:
                 future.exception()  # nobody has to ask
         self.launching.abandon()
         self.waiting.close()
+        if self.periodic is not None:
+            self.periodic.close()
         for handle in self._timers:
             handle.cancel()
         self._bodies.abandon(self.rested.get_loop())

@@ -19,13 +19,15 @@ from perdure.engine.adoption import (
     in_order,
     is_due,
     is_lost,
-    is_only_ending,
+    is_only_named,
     is_woken,
+    needs_no_code,
     owner_row,
     take_up,
 )
 from perdure.engine.background import BODIES_OF, end_bodies, kept_up
 from perdure.engine.catalogue import Catalogue, Prepared
+from perdure.engine.checkpointing import saved_so_far
 from perdure.engine.committer import Committer
 from perdure.engine.driven import driven_seconds
 from perdure.engine.driver import Driver, NotOurs
@@ -174,6 +176,7 @@ class Engine(Keeping, Telling):
         durability: e.Durability | None = None,
         on_failure: e.OnFailure | None = None,
         timeout: float | timedelta | None = None,
+        checkpoint_every: float | timedelta | None = None,
         **more_inputs: Any,
     ) -> Run[R]:
         """Start a run, durably, and return it.
@@ -187,7 +190,13 @@ class Engine(Keeping, Telling):
         chosen = checked_run_id(self.chance.new_id() if run_id is None else run_id)
         now = self.clock.now_micros()
         given = checked_inputs(workflow, {**(inputs or {}), **more_inputs})
-        settings = run_settings(workflow, durability=durability, on_failure=on_failure, timeout=timeout)
+        settings = run_settings(
+            workflow,
+            durability=durability,
+            on_failure=on_failure,
+            timeout=timeout,
+            checkpoint_every=checkpoint_every,
+        )
         prepared = await self._catalogue.save(workflow, at=now)
         encoded, blobs = await self.values.pack_all(given, where=f"inputs of workflow {prepared.graph.name!r}")
         created = creation(prepared, given, encoded, settings, project_id=self._project)
@@ -267,7 +276,7 @@ class Engine(Keeping, Telling):
         if is_due(run, self.clock.now_micros()):
             stored = await answered_in_time(stored, self._store, at=self.clock.now_micros())
             run = stored.run
-        if (problem := self._left_alone(stored)) is not None and not is_only_ending(stored):
+        if (problem := self._left_alone(stored)) is not None and not needs_no_code(stored, self.clock.now_micros()):
             raise problem
         if dead_owner is None and stored.owner is not None:
             owner = await owner_row(self._store, stored.owner)
@@ -276,18 +285,20 @@ class Engine(Keeping, Telling):
             elif owner is not None and owner.is_alive:
                 return None
         prepared = await self._catalogue.load(chosen, run.workflow, run.version)
-        if prepared.missing and not is_only_ending(stored):
+        if prepared.missing and not needs_no_code(stored, self.clock.now_micros()):
             raise TypesMissing(run_id, prepared.missing)
         lost, limit = is_lost(stored), run.settings.max_recoveries
         if probation is not None and not probation.admits(chosen, run.recoveries + lost, limit):
             return None
-        doubtful = nodes_to_probe(stored, prepared.plan)
+        goes_on = not is_only_named(stored, self.clock.now_micros())
+        doubtful = nodes_to_probe(stored, prepared.plan) if goes_on else []
         if doubtful and answers is None:
             if probation is not None:
                 self._probe_apart(chosen, dead_owner, stored, prepared)
                 return None
             answers = await ask_probes(doubtful, stored, prepared.plan, prepared.types, self.values)
         spent = 0.0 if run.settings.timeout_seconds is None else await driven_seconds(self.store, chosen)
+        saved = await saved_so_far(self.store, run)
         ranges: Sequence[ItemRange] = ()
         if any(node.stream for node in stored.nodes):
             ranges = await self._store.load_ranges(chosen)
@@ -304,6 +315,8 @@ class Engine(Keeping, Telling):
             stored, prepared, self._machinery, claim, answers or (), on_gone=self._forget, at=now, ranges=ranges
         )
         driver.spent_seconds = spent
+        if driver.periodic is not None and saved is not None:
+            driver.periodic.take_up(saved)
         if probation is not None:
             probation.begin(driver, driver.projection.run.recoveries, limit)
         self._drive(driver)

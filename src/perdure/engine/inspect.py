@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from perdure.clock import SystemClock, from_micros
+from perdure.engine.checkpoints import Checkpoint, checkpoint_of
 from perdure.engine.engine import Engine
 from perdure.engine.leases import is_gone
 from perdure.engine.values import Values
@@ -31,6 +32,7 @@ from perdure.journal.states import (
     MOVING,
     SETTLED,
     TERMINAL,
+    CheckpointState,
     NodeState,
     NodeStatus,
     RunState,
@@ -127,6 +129,8 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """When time itself moves a run that rests."""
     waits: tuple[WaitReport, ...]
     """What it waits for, oldest first."""
+    checkpoint: Checkpoint | None
+    """The last one that was saved."""
 
 
 async def find_run(store: Store, text: str) -> RunId:
@@ -204,14 +208,15 @@ async def report_run(store: Store, run_id: RunId) -> RunReport:
     """Return what there is to know about a run."""
     stored = await load_run(store, run_id)
     graph = await load_graph(store, stored.run)
+    last = await store.last_checkpoint(run_id)
     if not any(node.stream is not None for node in stored.nodes):
-        return report_of(stored, graph, {})
+        return report_of(stored, graph, {}, last)
     pace = Pace()
     async for entry in events_of(store, run_id):
         pace.hear(entry.event, at=entry.at)
     is_driven = stored.run.status in MOVING and stored.owner in await living_engines(store)
     now = SystemClock().now_micros() if is_driven else None
-    return report_of(stored, graph, headway_of(stored, graph, pace, now=now))
+    return report_of(stored, graph, headway_of(stored, graph, pace, now=now), last)
 
 
 def headway_of(stored: StoredRun, graph: Graph | None, pace: Pace, *, now: int | None) -> dict[NodeId, Headway]:
@@ -222,7 +227,9 @@ def headway_of(stored: StoredRun, graph: Graph | None, pace: Pace, *, now: int |
     return {name: headway for name, headway in found.items() if headway is not None}
 
 
-def report_of(stored: StoredRun, graph: Graph | None, streams: Mapping[NodeId, Headway]) -> RunReport:
+def report_of(
+    stored: StoredRun, graph: Graph | None, streams: Mapping[NodeId, Headway], last: CheckpointState | None
+) -> RunReport:
     """Describe a run. Its nodes come in topological order, those that nothing happened to included."""
     run = stored.run
     states = {node.node_id: node for node in stored.nodes}
@@ -241,6 +248,7 @@ def report_of(stored: StoredRun, graph: Graph | None, streams: Mapping[NodeId, H
         reason=run.reason,
         wake_at=iso_time(run.wake_at),
         waits=tuple(wait_report(wait, is_answered=is_answered(stored, wait)) for wait in open_waits(stored)),
+        checkpoint=None if last is None else checkpoint_of(last),
     )
 
 
@@ -325,6 +333,7 @@ def _dump_of(stored: RunDump, lost_blobs: Sequence[str], unused_blobs: Sequence[
         steps={(step.node_id, step.name, step.occurrence): step.result for step in stored.stored.steps},
         waits=stored.stored.waits,
         signals=stored.stored.signals,
+        checkpoints=stored.checkpoints,
         version_hash=version_hash,
         plan=None if graph is None else compile_plan(graph, {}, generators=_generators(stored)),
         kept=tuple(_kept(row) for row in stored.items),

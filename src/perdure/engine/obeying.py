@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from perdure.engine.bodies import STOPPING
+from perdure.engine.checkpointing import obey_checkpoint
 from perdure.engine.resolution import Resolution
 from perdure.engine.sending import obey_sent
 from perdure.engine.waiting import Answer, Signal
@@ -37,6 +38,8 @@ def obey(command: Command, driver: Driver, *, at: int) -> bool:
             return _obey_answer(command, driver, at)
         case "signal":
             return _obey_signal(command, driver, at)
+        case "checkpoint":
+            return obey_checkpoint(command, driver, at=at)
         case "pause" if status is RunStatus.RUNNING or status in WAITING:
             driver.decider.pause(reason=reason, at=at)
             grace = command.payload.get("grace_seconds")

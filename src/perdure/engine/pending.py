@@ -10,7 +10,7 @@ from perdure.ids import CommandId
 from perdure.journal import events as e
 from perdure.journal.decide import Decider
 from perdure.journal.projection import StepKey
-from perdure.journal.states import NodeState, RunState, SignalState, WaitState
+from perdure.journal.states import CheckpointState, NodeState, RunState, SignalState, WaitState
 from perdure.store.base import BlobUse, ItemDrop, ItemRow
 
 
@@ -28,6 +28,7 @@ class Portion(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     drops: tuple[ItemDrop, ...] = ()
     waits: tuple[WaitState, ...] = ()
     signals: tuple[SignalState, ...] = ()
+    checkpoints: tuple[CheckpointState, ...] = ()
     acts: list[Callable[[], None]]
     """What is to be done when they are durable."""
 
@@ -74,6 +75,7 @@ class Pending:
             drops=drops,
             waits=waits,
             signals=signals,
+            checkpoints=self._decider.take_saved(),
             acts=self.acts,
         )
         self.acts, self.blobs, self.commands = [], [], []

@@ -53,21 +53,27 @@ def run_settings(
     durability: e.Durability | None,
     on_failure: e.OnFailure | None,
     timeout: float | timedelta | None,
+    checkpoint_every: float | timedelta | None = None,
 ) -> e.RunSettings:
     """Return the settings of a run: those that are given, else the workflow's own. Raises ValueError for a wrong one."""
     preset = WorkflowSettings() if isinstance(workflow, Graph) else workflow.settings
-    timeout = preset.timeout if timeout is None else timeout
-    if timeout is not None and not is_duration(timeout, above=timedelta(0)):
-        raise ValueError(f"timeout={timeout!r} is no time above zero, in seconds or as a timedelta")
     chosen = {
         "durability": durability or preset.durability,
         "on_failure": on_failure or preset.on_failure,
-        "timeout_seconds": timeout.total_seconds() if isinstance(timeout, timedelta) else timeout,
+        "timeout_seconds": _seconds("timeout", timeout, preset.timeout),
+        "checkpoint_every_seconds": _seconds("checkpoint_every", checkpoint_every, preset.checkpoint_every),
     }
     try:
         return msgspec.convert({key: value for key, value in chosen.items() if value is not None}, e.RunSettings)
     except msgspec.ValidationError as error:
         raise ValueError(f"a setting of the run is wrong: {error}") from None
+
+
+def _seconds(name: str, given: float | timedelta | None, preset: timedelta | None) -> float | None:
+    chosen = preset if given is None else given
+    if chosen is not None and not is_duration(chosen, above=timedelta(0)):
+        raise ValueError(f"{name}={chosen!r} is no time above zero, in seconds or as a timedelta")
+    return chosen.total_seconds() if isinstance(chosen, timedelta) else chosen
 
 
 def creation(

@@ -32,6 +32,7 @@ def run_workflow(
     durability: Durability | None = None,
     on_failure: OnFailure | None = None,
     timeout: float | timedelta | None = None,
+    checkpoint_every: float | timedelta | None = None,
 ) -> R:
     """Run the workflow to its end, durably, and return its result. A run with this id that is unfinished goes on.
 
@@ -44,7 +45,13 @@ def run_workflow(
         url = store or os.environ.get("PERDURE_STORE") or DEFAULT_URL
         async with Engine(url, workflows=[workflow], recover=False) as engine:
             started = await engine.start(
-                workflow, run_id=run_id, inputs=inputs, durability=durability, on_failure=on_failure, timeout=timeout
+                workflow,
+                run_id=run_id,
+                inputs=inputs,
+                durability=durability,
+                on_failure=on_failure,
+                timeout=timeout,
+                checkpoint_every=checkpoint_every,
             )
             started_as.append(started.run_id)
             return await started.result()

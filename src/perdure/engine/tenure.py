@@ -57,6 +57,7 @@ class Tenure:
             drops=portion.drops,
             waits=portion.waits,
             signals=portion.signals,
+            checkpoints=portion.checkpoints,
             blobs=portion.blobs,
             commands=portion.commands,
             lease=self._lease,

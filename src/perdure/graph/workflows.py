@@ -44,6 +44,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     durability: Durability | None = None
     on_failure: OnFailure | None = None
     timeout: timedelta | None = None
+    checkpoint_every: timedelta | None = None
 
 
 class Workflow(Generic[P, R_co]):
@@ -95,6 +96,7 @@ class Workflow(Generic[P, R_co]):
         durability: Durability | None = None,
         on_failure: OnFailure | None = None,
         timeout: float | timedelta | None = None,
+        checkpoint_every: float | timedelta | None = None,
     ) -> BoundWorkflow[P, R_co]:
         """Return the workflow with settings for its runs: `digest.options(run_id="digest-1").run(url="…")`."""
         given = _settings(
@@ -104,6 +106,7 @@ class Workflow(Generic[P, R_co]):
             durability=durability,
             on_failure=on_failure,
             timeout=timeout,
+            checkpoint_every=checkpoint_every,
         )
         return BoundWorkflow(self, msgspec.structs.replace(self.settings, **given))
 
@@ -154,6 +157,7 @@ def workflow(
     durability: Durability | None = None,
     on_failure: OnFailure | None = None,
     timeout: float | timedelta | None = None,
+    checkpoint_every: float | timedelta | None = None,
 ) -> Callable[[Callable[P, R]], Workflow[P, R]]: ...
 
 
@@ -165,14 +169,21 @@ def workflow(
     durability: Durability | None = None,
     on_failure: OnFailure | None = None,
     timeout: float | timedelta | None = None,
+    checkpoint_every: float | timedelta | None = None,
 ) -> Any:
     """Declare a workflow: `@workflow`, or `@workflow(name="…", …)` with settings for its runs."""
     if fn is not None:
         return _declare(fn, name=None, settings=RunSettings())
     if name is not None and (not isinstance(name, str) or not name):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidDeclaration("A workflow", [f"name={name!r} is not a name."])
-    given = RunSettings(**_settings("A workflow", durability=durability, on_failure=on_failure, timeout=timeout))
-    return functools.partial(_declare, name=name, settings=given)
+    given = _settings(
+        "A workflow",
+        durability=durability,
+        on_failure=on_failure,
+        timeout=timeout,
+        checkpoint_every=checkpoint_every,
+    )
+    return functools.partial(_declare, name=name, settings=RunSettings(**given))
 
 
 _workflows: dict[str, Workflow[..., Any]] = {}
@@ -271,11 +282,11 @@ def _settings(subject: str, **given: Any) -> dict[str, Any]:
     for name, choices in (("durability", get_args(Durability)), ("on_failure", get_args(OnFailure))):
         if name in chosen and chosen[name] not in choices:
             problems.append(f"{name}={chosen[name]!r} is none of {', '.join(map(repr, choices))}.")
-    if "timeout" in chosen:
-        if is_duration(chosen["timeout"], above=timedelta(0)):
-            chosen["timeout"] = duration(chosen["timeout"])
+    for name in chosen.keys() & {"timeout", "checkpoint_every"}:
+        if is_duration(chosen[name], above=timedelta(0)):
+            chosen[name] = duration(chosen[name])
         else:
-            problems.append(f"timeout={chosen['timeout']!r} is no time above zero, in seconds or as a timedelta.")
+            problems.append(f"{name}={chosen[name]!r} is no time above zero, in seconds or as a timedelta.")
     if problems:
         raise InvalidDeclaration(subject, problems)
     return chosen

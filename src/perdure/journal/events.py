@@ -54,6 +54,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     timeout_seconds: float | None = None
     max_recoveries: int = 5
     grace_seconds: float = 10.0
+    checkpoint_every_seconds: float | None = None
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=True, omit_defaults=True, gc=False):
@@ -414,8 +415,12 @@ class BranchActivated(Event, frozen=True, kw_only=True):
 
 
 class CheckpointSaved(Event, frozen=True, kw_only=True):
+    """A place in the log has a name: all that was recorded up to `seq`, on the branch on which the run is."""
+
     name: str
     seq: Seq
+    periodic: int = 0
+    """Which one it is of those that are saved by themselves, from 1; 0 if somebody has asked for it."""
 
 
 class VersionResolved(Event, frozen=True, kw_only=True):

@@ -73,6 +73,10 @@ def evolve_run(run: RunState, event: e.Event, *, seq: Seq, at: int) -> RunState:
             return _run(run, event, RunStatus.CANCELLED, seq, reason=event.reason, ended_at=at)
         case e.BranchActivated():
             return replace(run, branch_id=event.branch_id, last_seq=seq)
+        case e.CheckpointSaved():
+            if not 0 < event.seq < seq:
+                raise IllegalTransition(run.status, event)
+            return replace(run, last_seq=seq)
         case e.RunCreated():
             raise IllegalTransition(run.status, event)
         case _:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from perdure.graph.plan import Plan
-from perdure.ids import NodeId
+from perdure.ids import NodeId, Seq
 from perdure.journal import events as e
 from perdure.journal.again import Again
 from perdure.journal.projection import Projection
@@ -17,6 +17,7 @@ from perdure.journal.readiness import is_open
 from perdure.journal.states import (
     ENDED,
     SETTLED,
+    CheckpointState,
     NodeState,
     NodeStatus,
     RunStatus,
@@ -48,6 +49,11 @@ class Standing:
         """Whatever is left in memory of the run only waits, and is being suspended with it."""
         self.hibernate_micros = 0
         """How long a run stays where it is for the sake of something that is due then."""
+        self.periodic = 0
+        """How many checkpoints the run has that were saved by themselves."""
+        self.saved_seq = Seq(0)
+        """Up to here there is nothing that the last checkpoint does not hold."""
+        self._saved: list[CheckpointState] = []
         self._stages_open: dict[str, int] = {}
         self.cut_off: deque[NodeId] = deque()
         """Running nodes that read a stream which will never be whole."""
@@ -69,6 +75,13 @@ class Standing:
         """Return the nodes whose entries nobody needs any more, each from a position on, since the last call."""
         drops, self._drops = self._drops, []
         return drops
+
+    def take_saved(self) -> tuple[CheckpointState, ...]:
+        """Return the checkpoints that were saved since the last call."""
+        if not self._saved:
+            return ()
+        saved, self._saved = self._saved, []
+        return tuple(saved)
 
     @property
     def decided(self) -> int:

@@ -269,6 +269,20 @@ class WaitState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     last_seq: Seq = Seq(0)
 
 
+class CheckpointState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A name for a place in the log: a row of `run_checkpoints`, which never changes."""
+
+    name: str
+    branch_id: BranchId
+    """The branch on which the run was."""
+    seq: Seq
+    """The last event that belongs to it."""
+    event_seq: Seq
+    """The event that says so."""
+    periodic: int = 0
+    saved_at: int
+
+
 class SignalState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A signal that has come: a row of `run_signals`, which never changes. Who took it is told by the waits."""
 

@@ -17,6 +17,7 @@ from perdure.graph.model import INPUT
 from perdure.graph.plan import Plan
 from perdure.ids import BranchId, NodeId, Seq
 from perdure.journal import events as e
+from perdure.journal.checkpointcheck import checkpoints_are_right
 from perdure.journal.dump import Dump, Violation, violation
 from perdure.journal.evolve import PROGRESS, create_run
 from perdure.journal.projection import Projection, fold
@@ -306,6 +307,7 @@ _CHECKS: Sequence[Check] = (
     _nodes_start_when_ready,
     streams_are_whole,
     waits_are_right,
+    checkpoints_are_right,
     _blobs_are_there,
 )
 

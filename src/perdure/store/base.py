@@ -22,7 +22,15 @@ import msgspec
 
 from perdure.ids import BranchId, CommandId, EngineId, Epoch, NodeId, RunId, Seq
 from perdure.journal.events import Encoded, Recorded
-from perdure.journal.states import NodeState, RunState, RunStatus, SignalState, WaitState, WaitStatus
+from perdure.journal.states import (
+    CheckpointState,
+    NodeState,
+    RunState,
+    RunStatus,
+    SignalState,
+    WaitState,
+    WaitStatus,
+)
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,6 +142,8 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What changed of what nodes wait for, once each, as it stands at the end."""
     signals: tuple[SignalState, ...] = ()
     """Signals that have come."""
+    checkpoints: tuple[CheckpointState, ...] = ()
+    """Places of the log that have been given a name, which no other of the run has."""
     blobs: tuple[BlobUse, ...] = ()
     commands: tuple[CommandId, ...] = ()
     """Commands that this transition takes up: they are applied once, with it."""
@@ -294,6 +304,8 @@ class RunDump(msgspec.Struct, frozen=True, kw_only=True):
     """By branch, node and position."""
     all_waits: tuple[WaitState, ...] = ()
     """Of every branch, by seq."""
+    checkpoints: tuple[CheckpointState, ...] = ()
+    """Of every branch, in the order in which they were saved."""
 
 
 class Store(Protocol):
@@ -435,6 +447,21 @@ class Store(Protocol):
 
     async def load_wait(self, wait_id: str) -> OpenWait | None:
         """Return a wait by its id, whichever run's current branch it is on."""
+        ...
+
+    # Checkpoints
+
+    async def list_checkpoints(self, run_id: RunId, *, after: Seq, limit: int) -> Sequence[CheckpointState]:
+        """Return a run's checkpoints of every branch in the order in which they were saved, after the one that event `after` has
+        saved."""
+        ...
+
+    async def load_checkpoint(self, run_id: RunId, name: str) -> CheckpointState | None:
+        """Return the checkpoint of a run that has this name."""
+        ...
+
+    async def last_checkpoint(self, run_id: RunId, *, periodic: bool = False) -> CheckpointState | None:
+        """Return the checkpoint that was saved last; with `periodic`, of those that were saved by themselves."""
         ...
 
     # Logs

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.store import rows, waits
+from perdure.store import checkpoints, rows, waits
 from perdure.store.base import Claim, Release, Transition
 from perdure.store.postgres.texts import needs_care, to_stored
 
@@ -26,6 +26,7 @@ def is_step(transition: Transition) -> bool:
         or transition.drops
         or transition.waits
         or transition.signals
+        or transition.checkpoints
     )
 
 
@@ -63,6 +64,7 @@ def group_values(project_id: str, transitions: Sequence[Transition]) -> tuple[An
     branches: Rows = []
     awaited: Rows = []
     signals: Rows = []
+    saved: Rows = []
     for transition in transitions:
         run_id = transition.run_id
         key = (run_id,)
@@ -81,7 +83,8 @@ def group_values(project_id: str, transitions: Sequence[Transition]) -> tuple[An
         branches += [(run_id, *rows.branch_row(branch)) for branch in transition.branches]
         awaited += [(run_id, *waits.wait_row(wait)) for wait in transition.waits]
         signals += [(run_id, *waits.signal_row(signal)) for signal in transition.signals]
-    tables = (moves, births, events, nodes, steps, blobs, commands, drops, items, branches, awaited, signals)
+        saved += [(run_id, *checkpoints.checkpoint_row(row)) for row in transition.checkpoints]
+    tables = (moves, births, events, nodes, steps, blobs, commands, drops, items, branches, awaited, signals, saved)
     return (project_id, *map(encode_rows, tables))
 
 

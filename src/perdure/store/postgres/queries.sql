@@ -64,7 +64,7 @@ SELECT run_id FROM moved;
 -- name: commit_group
 -- The commit of any group, in one statement. `$2` runs that go on, `$3` runs that begin, then rows with their run's id in front:
 -- `$4` events, `$5` nodes, `$6` steps, `$7` blobs, `$8` commands, `$9` drops, `$10` items, `$11` branches, `$12` waits, `$13`
--- signals. What it returns are the runs that were written; nothing is written for the others.
+-- signals, `$14` checkpoints. What it returns are the runs that were written; nothing is written for the others.
 --   locked   fences: epoch and last_seq are still what the engine saw, and of a claim, nobody living owns the run. A row that
 --            somebody else holds is left out, so that one locked run makes no other wait; `look_up` tells which these were. Not
 --            stronger than NO KEY UPDATE: a command may arrive for the run meanwhile.
@@ -193,6 +193,11 @@ WITH moves AS (
     SELECT $1, s->>0, s->>1, s->>2, s->>3, (s->>4)::bigint, (s->>5)::bigint
       FROM jsonb_array_elements($13::jsonb) AS s
      WHERE (s->>0 IN (SELECT run_id FROM written)) IS TRUE
+), saved AS (
+    INSERT INTO run_checkpoints (project_id, run_id, name, branch_id, seq, event_seq, periodic, saved_at)
+    SELECT $1, c->>0, c->>1, (c->>2)::bigint, (c->>3)::bigint, (c->>4)::bigint, (c->>5)::bigint, (c->>6)::bigint
+      FROM jsonb_array_elements($14::jsonb) AS c
+     WHERE (c->>0 IN (SELECT run_id FROM written)) IS TRUE
 )
 SELECT run_id FROM written;
 
@@ -301,7 +306,10 @@ SELECT 'blob', ROW(digest, size)
   FROM blobs WHERE project_id = $1 AND run_id = $2
 UNION ALL
 SELECT 'item', ROW(branch_id, node_id, position, count, is_plain, seq, items)
-  FROM run_inbox_messages WHERE project_id = $1 AND run_id = $2;
+  FROM run_inbox_messages WHERE project_id = $1 AND run_id = $2
+UNION ALL
+SELECT 'checkpoint', ROW(name, branch_id, seq, event_seq, periodic, saved_at)
+  FROM run_checkpoints WHERE project_id = $1 AND run_id = $2;
 
 -- name: load_events
 -- A page of the log.
@@ -533,6 +541,23 @@ SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, 
                             WHERE r.project_id = $1 AND r.run_id = w.run_id AND r.branch_id = w.branch_id
                            OFFSET 0) AS r
  WHERE w.project_id = $1 AND w.wait_id = $2;
+
+-- name: list_checkpoints
+-- A page of a run's checkpoints, in the order in which they were saved.
+SELECT name, branch_id, seq, event_seq, periodic, saved_at
+  FROM run_checkpoints WHERE project_id = $1 AND run_id = $2 AND event_seq > $3 ORDER BY event_seq LIMIT $4;
+
+-- name: load_checkpoint
+-- What a name means.
+SELECT name, branch_id, seq, event_seq, periodic, saved_at
+  FROM run_checkpoints WHERE project_id = $1 AND run_id = $2 AND name = $3;
+
+-- name: last_checkpoint
+-- The newest one, or the newest that was saved by itself (`$3`).
+SELECT name, branch_id, seq, event_seq, periodic, saved_at
+  FROM run_checkpoints
+ WHERE project_id = $1 AND run_id = $2 AND (NOT $3::boolean OR periodic > 0)
+ ORDER BY event_seq DESC LIMIT 1;
 
 -- name: append_logs
 -- Best effort.

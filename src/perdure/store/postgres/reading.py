@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import Any
 
 from perdure.ids import EngineId
-from perdure.store import rows, waits
+from perdure.store import checkpoints, rows, waits
 from perdure.store.base import BlobUse, RunDump, StoredRun
 from perdure.store.postgres.session import Rows
 
@@ -34,6 +34,9 @@ def dump_of(found: Rows) -> RunDump | None:
         blobs=tuple(BlobUse(digest=digest, size=size) for digest, size in sorted(kinds["blob"])),
         items=tuple(rows.item_of(row) for row in sorted(kinds["item"], key=_place_of_item)),
         all_waits=tuple(waits.wait_of(row) for row in sorted(kinds["wait"], key=_place_of_wait)),
+        checkpoints=tuple(
+            checkpoints.checkpoint_of(row) for row in sorted(kinds["checkpoint"], key=_place_of_checkpoint)
+        ),
     )
 
 
@@ -78,6 +81,10 @@ def _place_of_wait(row: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _place_of_signal(row: tuple[Any, ...]) -> Any:
     return row[4]
+
+
+def _place_of_checkpoint(row: tuple[Any, ...]) -> Any:
+    return row[3]
 
 
 def _age_of_command(row: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -16,8 +16,8 @@ from perdure.clock import Clock, SystemClock
 from perdure.errors import RunNotFound, StoreError
 from perdure.ids import DEFAULT_PROJECT, BranchId, EngineId, NodeId, RunId, Seq, is_text
 from perdure.journal.events import Recorded
-from perdure.journal.states import RunState, WaitStatus
-from perdure.store import rows, waits
+from perdure.journal.states import CheckpointState, RunState, WaitStatus
+from perdure.store import checkpoints, rows, waits
 from perdure.store.base import (
     Busy,
     Claim,
@@ -287,6 +287,19 @@ class PostgresStore:
         found = await self._rows("load_wait", wait_id)
         return waits.open_wait_of(found[0]) if found else None
 
+    # Checkpoints
+
+    async def list_checkpoints(self, run_id: RunId, *, after: Seq, limit: int) -> Sequence[CheckpointState]:
+        return [checkpoints.checkpoint_of(row) for row in await self._rows("list_checkpoints", run_id, after, limit)]
+
+    async def load_checkpoint(self, run_id: RunId, name: str) -> CheckpointState | None:
+        found = await self._rows("load_checkpoint", run_id, name)
+        return checkpoints.checkpoint_of(found[0]) if found else None
+
+    async def last_checkpoint(self, run_id: RunId, *, periodic: bool = False) -> CheckpointState | None:
+        found = await self._rows("last_checkpoint", run_id, periodic)
+        return checkpoints.checkpoint_of(found[0]) if found else None
+
     # Logs
 
     async def append_logs(self, lines: Sequence[LogLine]) -> None:
@@ -335,7 +348,10 @@ class PostgresStore:
 
 
 def _is_news(transition: Transition) -> bool:
-    """Whether others may have something to do after it: the run is free, or has come to rest."""
+    """Whether others may have something to do after it: the run is free, or has come to rest, or somebody waits for a checkpoint
+    that he has asked for."""
+    if any(not saved.periodic for saved in transition.checkpoints):
+        return True
     if transition.base_seq == 0:
         return not isinstance(transition.lease, Claim)
     return isinstance(transition.lease, Release)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from perdure.store import rows, waits
+from perdure.store import checkpoints, rows, waits
 from perdure.store.base import Claim, Release, Transition
 
 Binding = tuple[Any, ...]
@@ -57,6 +57,10 @@ def row_writes(project: str, transitions: Sequence[Transition]) -> Iterator[tupl
         if transition.signals:
             others.setdefault("put_signals", []).extend(
                 (*key, *waits.signal_row(signal)) for signal in transition.signals
+            )
+        if transition.checkpoints:
+            others.setdefault("put_checkpoints", []).extend(
+                (*key, *checkpoints.checkpoint_row(saved)) for saved in transition.checkpoints
             )
         if transition.blobs:
             others.setdefault("use_blobs", []).extend((*key, blob.digest, blob.size) for blob in transition.blobs)

@@ -88,6 +88,10 @@ ON CONFLICT (project_id, run_id, branch_id, wait_id) DO UPDATE SET
 -- Signals that have come. Each comes once.
 INSERT INTO run_signals (project_id, run_id, signal_id, name, value, received_at, seq) VALUES (?, ?, ?, ?, ?, ?, ?);
 
+-- name: put_checkpoints
+-- Names for places in the log. Each is given once.
+INSERT INTO run_checkpoints (project_id, run_id, name, branch_id, seq, event_seq, periodic, saved_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+
 -- name: use_blobs
 -- References, written with the events that hold them.
 INSERT INTO blobs (project_id, run_id, digest, size) VALUES (?, ?, ?, ?)
@@ -361,6 +365,21 @@ SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, 
   FROM run_waits AS w CROSS JOIN run_state AS r
     ON r.project_id = w.project_id AND r.run_id = w.run_id AND r.branch_id = w.branch_id
  WHERE w.project_id = ? AND w.wait_id = ?;
+
+-- name: list_checkpoints
+-- A page of a run's checkpoints, in the order in which they were saved.
+SELECT name, branch_id, seq, event_seq, periodic, saved_at
+  FROM run_checkpoints WHERE project_id = ? AND run_id = ? AND event_seq > ? ORDER BY event_seq LIMIT ?;
+
+-- name: load_checkpoint
+-- What a name means.
+SELECT name, branch_id, seq, event_seq, periodic, saved_at
+  FROM run_checkpoints WHERE project_id = ? AND run_id = ? AND name = ?;
+
+-- name: last_checkpoint
+-- The newest one, or the newest that was saved by itself (`?3`).
+SELECT name, branch_id, seq, event_seq, periodic, saved_at
+  FROM run_checkpoints WHERE project_id = ?1 AND run_id = ?2 AND (NOT ?3 OR periodic > 0) ORDER BY event_seq DESC LIMIT 1;
 
 -- name: append_logs
 -- Best effort.

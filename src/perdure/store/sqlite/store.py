@@ -24,8 +24,8 @@ from perdure.clock import Clock, SystemClock
 from perdure.errors import RunNotFound, StoreDamaged, StoreError, StoreLocked, StoreReadOnly, StoreUnavailable
 from perdure.ids import DEFAULT_PROJECT, BranchId, EngineId, NodeId, RunId, Seq, is_text
 from perdure.journal.events import Recorded
-from perdure.journal.states import RunState, WaitStatus
-from perdure.store import rows, waits
+from perdure.journal.states import CheckpointState, RunState, WaitStatus
+from perdure.store import checkpoints, rows, waits
 from perdure.store.base import (
     BlobUse,
     Claimable,
@@ -298,6 +298,7 @@ class SqliteStore:
             blobs=tuple(BlobUse(digest=row[0], size=row[1]) for row in self._select("load_blob_uses", key)),
             items=tuple(rows.item_of(row) for row in self._select("dump_items", key)),
             all_waits=tuple(waits.wait_of(row) for row in self._select("load_waits", (*key, None))),
+            checkpoints=tuple(map(checkpoints.checkpoint_of, self._select("list_checkpoints", (*key, 0, -1)))),
         )
 
     async def used_blobs(self, digests: Sequence[str]) -> set[str]:
@@ -392,6 +393,20 @@ class SqliteStore:
     async def load_wait(self, wait_id: str) -> OpenWait | None:
         found = await self._rows("load_wait", (self._project, wait_id))
         return waits.open_wait_of(found[0]) if found else None
+
+    # Checkpoints
+
+    async def list_checkpoints(self, run_id: RunId, *, after: Seq, limit: int) -> Sequence[CheckpointState]:
+        found = await self._rows("list_checkpoints", (self._project, run_id, after, limit))
+        return [checkpoints.checkpoint_of(row) for row in found]
+
+    async def load_checkpoint(self, run_id: RunId, name: str) -> CheckpointState | None:
+        found = await self._rows("load_checkpoint", (self._project, run_id, name))
+        return checkpoints.checkpoint_of(found[0]) if found else None
+
+    async def last_checkpoint(self, run_id: RunId, *, periodic: bool = False) -> CheckpointState | None:
+        found = await self._rows("last_checkpoint", (self._project, run_id, periodic))
+        return checkpoints.checkpoint_of(found[0]) if found else None
 
     # Logs
 
