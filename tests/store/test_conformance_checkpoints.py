@@ -37,7 +37,7 @@ def saved(draft: Draft, name: str, *, periodic: int = 0, branch_id: BranchId = R
     seq = draft.projection.run.last_seq
     draft.add(e.CheckpointSaved(name=name, seq=seq, periodic=periodic))
     return CheckpointState(
-        name=name, branch_id=branch_id, seq=seq, event_seq=Seq(seq + 1), periodic=periodic, saved_at=7
+        name=name, branch_id=branch_id, seq=seq, event_seq=Seq(seq + 1), periodic=periodic, asked_as="ann’s", saved_at=7
     )
 
 

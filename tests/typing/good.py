@@ -164,7 +164,7 @@ def digest(url: str) -> str:
     return link
 
 
-@workflow(name="everything", durability="async", timeout=timedelta(hours=1))
+@workflow(name="everything", durability="async", timeout=timedelta(hours=1), checkpoint_every=60)
 def everything(url: str, upto: int = 3) -> dict[str, Any]:
     page = fetch(url)
     stream = numbers(upto)

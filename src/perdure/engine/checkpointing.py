@@ -48,7 +48,8 @@ def obey_checkpoint(command: Command, driver: Driver, *, at: int) -> bool:
     """Give the place where the run is the name that was asked for. False if the run has ended."""
     if driver.projection.run.status in TERMINAL:
         return False
-    driver.decider.save_checkpoint(msgspec.convert(command.payload, Naming).name, at=at)
+    naming = msgspec.convert(command.payload, Naming)
+    driver.decider.save_checkpoint(naming.name, asked_as=naming.asked_as, at=at)
     return True
 
 

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from perdure.clock import from_micros
+from perdure.dispatch.failure import storable
 from perdure.engine.checkpointing import Naming, naming_command
 from perdure.engine.told import Told
 from perdure.errors import CheckpointExists, CheckpointPending, CommandIdTaken, RunEnded
@@ -75,7 +76,12 @@ class Checkpoints(Told):
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         if not seconds >= 0:
             raise ValueError(f"timeout={timeout!r} is no time to wait for")
-        await self._ask_for(name, command_id)
+        there = await self._engine.store.load_checkpoint(self.run_id, name)
+        if there is not None and command_id is not None and there.asked_as == storable(command_id):
+            return checkpoint_of(there)
+        if there is not None:
+            raise CheckpointExists(self.run_id, name, there.seq)
+        await self._ask_for(name, command_id or self._engine.chance.new_id())
         try:
             async with asyncio.timeout(seconds):
                 return await self._saved(name)
@@ -87,15 +93,13 @@ class Checkpoints(Told):
         await self.state()
         return await load_checkpoints(self._engine.store, self.run_id)
 
-    async def _ask_for(self, name: str, command_id: str | None) -> None:
-        status = (await self.state()).status
-        store, at = self._engine.store, self._engine.clock.now_micros()
-        # Who repeats a wish that was met while the run lived is told what came of it.
-        if status in TERMINAL and (command_id is None or await store.load_checkpoint(self.run_id, name) is None):
+    async def _ask_for(self, name: str, asked_as: str) -> None:
+        if (status := (await self.state()).status) in TERMINAL:
             raise RunEnded(self.run_id, status.value, f"Checkpoint {name!r} was not saved.")
-        naming = Naming(name=name, asked_as=command_id or self._engine.chance.new_id())
+        store = self._engine.store
+        naming = Naming(name=name, asked_as=storable(asked_as))
         try:
-            await store.add_command(naming_command(self.run_id, naming, at=at))
+            await store.add_command(naming_command(self.run_id, naming, at=self._engine.clock.now_micros()))
         except CommandIdTaken:
             there = await store.load_checkpoint(self.run_id, name)
             raise CheckpointExists(self.run_id, name, None if there is None else there.seq) from None

@@ -74,6 +74,7 @@ def _logged(dump: Dump) -> dict[Seq, CheckpointState]:
             seq=event.seq,
             event_seq=entry.seq,
             periodic=event.periodic,
+            asked_as=event.asked_as,
             saved_at=entry.at,
         )
         for entry in dump.events

@@ -40,10 +40,10 @@ def name_problem(name: object) -> str | None:
 class Checkpointing(Standing):
     """The decisions that have to do with checkpoints."""
 
-    def save_checkpoint(self, name: str, *, at: int, periodic: int = 0) -> None:
+    def save_checkpoint(self, name: str, *, at: int, asked_as: str = "", periodic: int = 0) -> None:
         """Give the place where the run is a name, which must be free."""
         seq = self.projection.run.last_seq
-        self._record(e.CheckpointSaved(name=name, seq=seq, periodic=periodic), at)
+        self._record(e.CheckpointSaved(name=name, seq=seq, periodic=periodic, asked_as=asked_as), at)
         run = self.projection.run
         self.saved_seq = run.last_seq
         self._saved.append(
@@ -53,6 +53,7 @@ class Checkpointing(Standing):
                 seq=seq,
                 event_seq=run.last_seq,
                 periodic=periodic,
+                asked_as=asked_as,
                 saved_at=at,
             )
         )

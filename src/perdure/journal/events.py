@@ -421,6 +421,8 @@ class CheckpointSaved(Event, frozen=True, kw_only=True):
     seq: Seq
     periodic: int = 0
     """Which one it is of those that are saved by themselves, from 1; 0 if somebody has asked for it."""
+    asked_as: str = ""
+    """Under which id somebody did: who asks again is told of this one."""
 
 
 class VersionResolved(Event, frozen=True, kw_only=True):

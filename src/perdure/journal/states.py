@@ -280,6 +280,7 @@ class CheckpointState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     event_seq: Seq
     """The event that says so."""
     periodic: int = 0
+    asked_as: str = ""
     saved_at: int
 
 

@@ -10,8 +10,16 @@ from perdure.store.rows import Row
 
 
 def checkpoint_row(saved: CheckpointState) -> tuple[Any, ...]:
-    """name, branch_id, seq, event_seq, periodic, saved_at"""
-    return (saved.name, saved.branch_id, saved.seq, saved.event_seq, saved.periodic, saved.saved_at)
+    """name, branch_id, seq, event_seq, periodic, asked_as, saved_at"""
+    return (
+        saved.name,
+        saved.branch_id,
+        saved.seq,
+        saved.event_seq,
+        saved.periodic,
+        saved.asked_as,
+        saved.saved_at,
+    )
 
 
 def checkpoint_of(row: Row) -> CheckpointState:
@@ -22,5 +30,6 @@ def checkpoint_of(row: Row) -> CheckpointState:
         seq=Seq(row[2]),
         event_seq=Seq(row[3]),
         periodic=row[4],
-        saved_at=row[5],
+        asked_as=row[5],
+        saved_at=row[6],
     )

@@ -194,8 +194,8 @@ WITH moves AS (
       FROM jsonb_array_elements($13::jsonb) AS s
      WHERE (s->>0 IN (SELECT run_id FROM written)) IS TRUE
 ), saved AS (
-    INSERT INTO run_checkpoints (project_id, run_id, name, branch_id, seq, event_seq, periodic, saved_at)
-    SELECT $1, c->>0, c->>1, (c->>2)::bigint, (c->>3)::bigint, (c->>4)::bigint, (c->>5)::bigint, (c->>6)::bigint
+    INSERT INTO run_checkpoints (project_id, run_id, name, branch_id, seq, event_seq, periodic, asked_as, saved_at)
+    SELECT $1, c->>0, c->>1, (c->>2)::bigint, (c->>3)::bigint, (c->>4)::bigint, (c->>5)::bigint, c->>6, (c->>7)::bigint
       FROM jsonb_array_elements($14::jsonb) AS c
      WHERE (c->>0 IN (SELECT run_id FROM written)) IS TRUE
 )
@@ -308,7 +308,7 @@ UNION ALL
 SELECT 'item', ROW(branch_id, node_id, position, count, is_plain, seq, items)
   FROM run_inbox_messages WHERE project_id = $1 AND run_id = $2
 UNION ALL
-SELECT 'checkpoint', ROW(name, branch_id, seq, event_seq, periodic, saved_at)
+SELECT 'checkpoint', ROW(name, branch_id, seq, event_seq, periodic, asked_as, saved_at)
   FROM run_checkpoints WHERE project_id = $1 AND run_id = $2;
 
 -- name: load_events
@@ -544,17 +544,17 @@ SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, 
 
 -- name: list_checkpoints
 -- A page of a run's checkpoints, in the order in which they were saved.
-SELECT name, branch_id, seq, event_seq, periodic, saved_at
+SELECT name, branch_id, seq, event_seq, periodic, asked_as, saved_at
   FROM run_checkpoints WHERE project_id = $1 AND run_id = $2 AND event_seq > $3 ORDER BY event_seq LIMIT $4;
 
 -- name: load_checkpoint
 -- What a name means.
-SELECT name, branch_id, seq, event_seq, periodic, saved_at
+SELECT name, branch_id, seq, event_seq, periodic, asked_as, saved_at
   FROM run_checkpoints WHERE project_id = $1 AND run_id = $2 AND name = $3;
 
 -- name: last_checkpoint
 -- The newest one, or the newest that was saved by itself (`$3`).
-SELECT name, branch_id, seq, event_seq, periodic, saved_at
+SELECT name, branch_id, seq, event_seq, periodic, asked_as, saved_at
   FROM run_checkpoints
  WHERE project_id = $1 AND run_id = $2 AND (NOT $3::boolean OR periodic > 0)
  ORDER BY event_seq DESC LIMIT 1;

@@ -90,7 +90,8 @@ INSERT INTO run_signals (project_id, run_id, signal_id, name, value, received_at
 
 -- name: put_checkpoints
 -- Names for places in the log. Each is given once.
-INSERT INTO run_checkpoints (project_id, run_id, name, branch_id, seq, event_seq, periodic, saved_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO run_checkpoints (project_id, run_id, name, branch_id, seq, event_seq, periodic, asked_as, saved_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: use_blobs
 -- References, written with the events that hold them.
@@ -368,17 +369,17 @@ SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, 
 
 -- name: list_checkpoints
 -- A page of a run's checkpoints, in the order in which they were saved.
-SELECT name, branch_id, seq, event_seq, periodic, saved_at
+SELECT name, branch_id, seq, event_seq, periodic, asked_as, saved_at
   FROM run_checkpoints WHERE project_id = ? AND run_id = ? AND event_seq > ? ORDER BY event_seq LIMIT ?;
 
 -- name: load_checkpoint
 -- What a name means.
-SELECT name, branch_id, seq, event_seq, periodic, saved_at
+SELECT name, branch_id, seq, event_seq, periodic, asked_as, saved_at
   FROM run_checkpoints WHERE project_id = ? AND run_id = ? AND name = ?;
 
 -- name: last_checkpoint
 -- The newest one, or the newest that was saved by itself (`?3`).
-SELECT name, branch_id, seq, event_seq, periodic, saved_at
+SELECT name, branch_id, seq, event_seq, periodic, asked_as, saved_at
   FROM run_checkpoints WHERE project_id = ?1 AND run_id = ?2 AND (NOT ?3 OR periodic > 0) ORDER BY event_seq DESC LIMIT 1;
 
 -- name: append_logs
