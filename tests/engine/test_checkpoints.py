@@ -539,13 +539,13 @@ def test_who_waits_for_a_checkpoint_of_a_run_that_ends_first_is_told(sqlite_url:
 
     async def main(engine: Engine) -> None:
         run = await engine.start(labours)
-        heard = engine._take_commands
+        heard = engine._listening.take_commands
 
         async def hears_nothing() -> None:
             await asyncio.sleep(100)
             await heard()
 
-        engine._take_commands = hears_nothing  # type: ignore[method-assign]  # pyright: ignore[reportPrivateUsage]
+        engine._listening.take_commands = hears_nothing  # type: ignore[method-assign]  # pyright: ignore[reportPrivateUsage]
         with pytest.raises(RunEnded, match="'here' was not saved"):
             await run.checkpoint("here", timeout=1_000)
         assert await run.checkpoints() == []
