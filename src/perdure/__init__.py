@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import perdure.nodes  # noqa: F401 -- says which node types come with perdure
 from perdure.errors import PerdureError
 from perdure.graph.asking import ask
 from perdure.graph.assets import Asset, Audio, Document, Image, Video

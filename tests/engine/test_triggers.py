@@ -184,11 +184,12 @@ def test_an_interval_begins_with_the_run_and_is_kept_over_a_downtime(tmp_path: P
         (lambda: schedule("61 * * * *"), "no cron expression"),
         (lambda: schedule("0 0 31 2 *"), "cron expression|never comes"),
         (lambda: schedule("0 0 * * *", tz="Mars/Phobos"), "no time zone 'Mars/Phobos'"),
-        (lambda: schedule(every=0), "An interval is a time"),
+        (lambda: schedule(every=0), "An interval is a number of seconds above zero"),
         (lambda: schedule(), "either a cron expression or an interval"),
         (lambda: schedule("0 0 * * *", every=3), "either a cron expression or an interval"),
         (lambda: schedule("0 0 * * *", catch_up="some"), "no catch_up 'some'"),  # type: ignore[arg-type]
         (lambda: folder("in", every=0), "looked at in intervals"),
+        (lambda: folder("in", ""), "no pattern"),
     ],
 )
 def test_nonsense_is_refused_where_the_workflow_is_written(wrong: Any, what: str) -> None:

@@ -215,9 +215,8 @@ async def _prepare(text: str, imports: Sequence[str], place: Place) -> RunId:
 
 def _warn_of_closures(graph: Graph) -> None:
     """Say which node types take values from around them: they may have been others when the run was started."""
-    used = {node.type for node in graph.nodes}
-    for name, node_type in declared_types().items():
-        if name in used and (names := closure_of(node_type.fn)):
+    for name in sorted({node.type for node in graph.nodes} & declared_types().keys()):
+        if names := closure_of(declared_types()[name].fn):
             click.echo(
                 f"perdure: node type {plain(name)} is declared inside a function and uses {', '.join(names)} from there. "
                 "Here these are what the last call of that function made them, whatever they were when the run was "

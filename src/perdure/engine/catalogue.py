@@ -14,6 +14,7 @@ from perdure.graph.declare import NodeType, Workflow, declared_types
 from perdure.graph.forms import graph_from_json
 from perdure.graph.model import BUILT_IN, Graph
 from perdure.graph.plan import Plan, compile_plan
+from perdure.graph.registry import KnownTypes
 from perdure.graph.source import Source
 from perdure.graph.validate import check, validate
 from perdure.graph.writing import content_hash, graph_to_json
@@ -56,7 +57,10 @@ class Catalogue:
         """By the identity of the graph object, which the prepared version keeps alive while it is in here."""
 
     def types(self) -> Mapping[str, NodeType[..., Any]]:
-        return declared_types() if self._given is None else self._given
+        """Return the node types that there are. One that was given no workflows at all has none: it is to drive nothing."""
+        if self._given is None:
+            return declared_types()
+        return KnownTypes(self._given) if self._given else self._given
 
     async def save(self, workflow: Workflow[..., Any] | Graph, *, at: int) -> Prepared:
         """Check a workflow, save it under its name and return it prepared. Raises InvalidGraph with all that is wrong."""
@@ -110,8 +114,8 @@ class Catalogue:
         return self._prepare(saved, graph_from_json(saved.graph), self.types())
 
     def _prepare(self, version: WorkflowVersion, graph: Graph, types: Mapping[str, NodeType[..., Any]]) -> Prepared:
-        used = {node.type for node in graph.nodes}
-        needed = {name: node_type for name, node_type in types.items() if name in used}
+        used = dict.fromkeys(node.type for node in graph.nodes)
+        needed = {name: types[name] for name in used if name in types}
         for node_type in needed.values():
             self._codecs.know(*(handle.annotation for handle in (*node_type.inputs, *node_type.outputs)))
         return Prepared(version, graph, compile_plan(graph, needed), needed)

@@ -65,7 +65,9 @@ def stream_inputs(graph: Graph) -> dict[str, dict[str, Any]]:
 def sources(plan: Plan) -> list[NodeId]:
     """Return the nodes that nothing inside the run feeds, and that give streams: its inputs and triggers."""
     return [
-        node_id for node_id, node in plan.nodes.items() if node.readers and not node.upstream and not node.opened_by
+        node_id
+        for node_id, node in plan.nodes.items()
+        if node.flow is not None and node.flow.is_generator and not node.upstream and not node.opened_by
     ]
 
 

@@ -7,7 +7,7 @@ than `ctx.ask` wherever a question stands by itself.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
 from perdure.graph.declare import NodeDecorator, NodeType
@@ -116,5 +116,23 @@ class Ask:
         return chosen
 
 
+def _problems(constants: Mapping[str, Any], fed: Collection[str]) -> Iterator[str]:
+    """Yield why something cannot be asked, where that is written in a graph: `__call__` does not let it come to that."""
+    choices, default, deadline = (constants.get(name) for name in ("choices", "default", "deadline"))
+    if choices is not None and not choices:
+        yield "A question with choices needs at least one."
+    if default is not None and len(default) != 1:
+        yield "The default answer is written as a list of one, because null may be one."
+    elif default and choices and default[0] not in choices:
+        yield f"The default {default[0]!r} is none of the choices."
+    if default and deadline is None and "deadline" not in fed:
+        yield "A default answer needs a deadline, after which it is taken."
+    try:
+        limit(deadline, "The deadline")
+    except ValueError as error:
+        yield f"{error}."
+
+
 _ask.__name__ = "ask"
 ask = Ask(NodeDecorator(ASK)(_ask))
+ask.node_type.check = _problems

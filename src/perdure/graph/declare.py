@@ -8,9 +8,10 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
+
+import msgspec
 
 from perdure.errors import GraphError, InvalidCall, InvalidDeclaration, MisusedRef
 from perdure.graph.calls import bind_arguments, did_you_mean
@@ -29,8 +30,10 @@ from perdure.graph.policy import (
     problems_of,
 )
 from perdure.graph.refs import find_ref, place_of_call
+from perdure.graph.registry import add_type, declared_types
 from perdure.graph.source import Source, source_of
 from perdure.graph.trace import Trace, current_trace, know_stream_input
+from perdure.graph.triggers import Trigger, item_type, problems_of_trigger
 from perdure.graph.workflows import BoundWorkflow, RunSettings, Workflow, declared_workflows, workflow
 
 __all__ = [
@@ -62,6 +65,10 @@ C = TypeVar("C", bound=BodyContext)
 
 _Items = Stream[T] | Iterable[T]
 
+Check = Callable[[Mapping[str, Any], Collection[str]], Iterable[str]]
+"""Gets the constants of a node, each of which fits its handle, and the names of the handles that edges feed. Gives what is wrong,
+in whole sentences."""
+
 
 class NodeType(Generic[P, R_co]):
     """What a node can run: a function or class with its handles and its policy."""
@@ -80,6 +87,8 @@ class NodeType(Generic[P, R_co]):
         self.is_async = body.is_async
         self.is_generator = body.is_generator
         self.source: Source = source_of(fn)
+        self.check: Check | None = None
+        """Says what is wrong with the constants of a node, if that shows before it runs."""
         self.declared: NodeType[P, R_co] = self
         """Itself, or of a copy that has an id or a stage for one call, what was declared."""
         self.node_id: str | None = None
@@ -338,13 +347,6 @@ class NodeDecorator:
 node = NodeDecorator()
 """Declares a node type: `@node`, or `@node(retries=3, …)` with a policy."""
 
-_types: dict[str, NodeType[..., Any]] = {}
-
-
-def declared_types() -> Mapping[str, NodeType[..., Any]]:
-    """Return the node types that this process has declared, by name. Of one name, the last counts."""
-    return MappingProxyType(_types)
-
 
 def _map_call(
     node_type: NodeType[..., Any],
@@ -385,6 +387,8 @@ def _declare(
         if problems := class_problems(fn):
             raise InvalidDeclaration(fn.__qualname__, problems)
         shape: Shape | ClassShape = shape_of_class(fn, localns=localns)
+        if issubclass(fn, Trigger):
+            shape = _shape_of_trigger(fn, shape)
     else:
         shape = shape_of(fn, localns=localns)
     if name is None and not fn.__name__.isidentifier():
@@ -393,8 +397,16 @@ def _declare(
     if problems := list(_body_problems(fn, shape.body if isinstance(shape, ClassShape) else shape, policy)):
         raise InvalidDeclaration(fn.__qualname__, problems)
     declared: NodeType[..., Any] = NodeType(fn, name=name or source_of(fn).name, policy=policy, shape=shape)
-    _types[declared.name] = declared
+    if inspect.isclass(fn) and issubclass(fn, Trigger):
+        declared.check = functools.partial(problems_of_trigger, fn)
+    add_type(declared)
     return declared
+
+
+def _shape_of_trigger(cls: type[Trigger[Any, Any]], shape: ClassShape) -> ClassShape:
+    """Return the shape with what the trigger gives: its method is the same for all triggers, and does not say."""
+    outputs = tuple(msgspec.structs.replace(handle, annotation=item_type(cls)) for handle in shape.body.outputs)
+    return msgspec.structs.replace(shape, body=msgspec.structs.replace(shape.body, outputs=outputs))
 
 
 def _body_problems(fn: Callable[..., Any], body: Shape, policy: Policy) -> Iterator[str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Set
+from typing import TYPE_CHECKING, Any
 
 from perdure.errors import Fault
 from perdure.graph.annotations import describe, is_assignable, item_of, part_at
@@ -12,9 +12,12 @@ from perdure.graph.calls import did_you_mean
 from perdure.graph.constants import check_constant, is_schema_compatible, schema_of
 from perdure.graph.handles import Handle
 from perdure.graph.index import EdgesByHandle, Index, Kind
-from perdure.graph.model import CONDITION, INPUT, ORDER, OUTPUT, Edge
+from perdure.graph.model import CONDITION, INPUT, ORDER, OUTPUT, Edge, Node
 from perdure.graph.streams import UNKNOWN, Streams
-from perdure.graph.templates import MAP, VALUE, is_mapped, marker_of, problems_of, references
+from perdure.graph.templates import MAP, VALUE, fill, is_mapped, marker_of, problems_of, references
+
+if TYPE_CHECKING:
+    from perdure.graph.declare import Check
 
 _CONDITIONS = ("when", "unless")
 _SCALARS = (str, int, float, bool, type(None))
@@ -36,7 +39,11 @@ class Feeding:
         """Yield every fault of every handle."""
         index = self._index
         for position, node in enumerate(index.nodes):
-            yield from self._target_faults(node.id, index.kinds[position], index.incoming[position], node.data)
+            kind, incoming = index.kinds[position], index.incoming[position]
+            found = list(self._target_faults(node.id, kind, incoming, node.data))
+            yield from found
+            if kind is not None and kind.check is not None and not found:
+                yield from _whole_faults(node, kind.check, incoming.keys() - {CONDITION, ORDER})
         yield from self._target_faults(OUTPUT, None, index.to_output, index.graph.outputs)
 
     def _target_faults(
@@ -244,6 +251,17 @@ def _constant_faults(target: str, name: str, handle: Handle | None, value: Any) 
     if type(value) is not annotation and (reason := check_constant(value, annotation)) is not None:
         message = f"The constant for {name!r} of {target!r} does not fit: {reason}."
         yield Fault(target, "invalid_property", message, f"It takes {describe(annotation)}.")
+
+
+def _whole_faults(node: Node, check: Check, fed: Set[str]) -> Iterator[Fault]:
+    """Yield what the node's type finds wrong with constants that fit their handles one by one."""
+    constants = {name: fill(value, str, str) for name, value in node.data.items() if name not in fed}
+    try:
+        problems = list(check(constants, fed))
+    except Exception as error:  # a trigger of a user's own may raise anything where it is asked
+        problems = [f"It raised {type(error).__name__} when it was asked what is wrong: {error}."]
+    for problem in problems:
+        yield Fault(node.id, "invalid_property", f"Node {node.id!r} cannot run: {problem}", "Correct what it is given.")
 
 
 def _writing_faults(target: str, name: str, value: Any) -> Iterator[Fault]:

@@ -16,7 +16,7 @@ CursorOrder = Literal["number", "text"]
 """How cursors follow each other: "10" comes after "9" as a number, and before it as a text."""
 
 
-async def _inbox(schema: dict[str, Any] | None = None, order: str = "number") -> AsyncIterator[Any]:
+async def _inbox(schema: dict[str, Any] | None = None, order: CursorOrder = "number") -> AsyncIterator[Any]:
     """What stands for an inbox. In a run the engine gives its items; by itself it has none."""
     nothing: tuple[Any, ...] = ()
     for item in nothing:

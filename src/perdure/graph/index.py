@@ -14,7 +14,7 @@ from perdure.graph.model import INPUT, OUTPUT, Edge, Graph, Input, Node
 from perdure.graph.policy import Policy
 
 if TYPE_CHECKING:
-    from perdure.graph.declare import NodeType
+    from perdure.graph.declare import Check, NodeType
 
 EdgesByHandle = dict[str, list[Edge]]
 
@@ -29,6 +29,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     open_outputs: bool
     is_generator: bool
     policy: Policy
+    check: Check | None
 
 
 class Index:
@@ -142,4 +143,5 @@ def _kind_of(node_type: NodeType[..., Any]) -> Kind:
         open_outputs=node_type.open_outputs,
         is_generator=node_type.is_generator,
         policy=node_type.policy,
+        check=node_type.check,
     )

@@ -43,7 +43,11 @@ INBOX = "perdure.inbox"
 """The type of a trigger that is fed by whoever has something for it."""
 FED = frozenset((STREAM_INPUT, INBOX))
 """Types of nodes whose items are sent to the run."""
-BUILT_IN = frozenset((STREAM_INPUT, ASK, INBOX))
+SCHEDULE = "perdure.schedule"
+FOLDER = "perdure.folder"
+REDIS_STREAM = "perdure.redis_stream"
+"""The types of triggers that look outside by themselves."""
+BUILT_IN = frozenset((STREAM_INPUT, ASK, INBOX, SCHEDULE, FOLDER, REDIS_STREAM))
 """Types that are there wherever perdure is."""
 DEFAULT_OUTPUT = "output"
 """The handle of a node that returns one value, and of a workflow that returns one."""

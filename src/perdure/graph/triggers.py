@@ -6,11 +6,12 @@ that the cursor has moved, are recorded together. So whoever goes on after a cra
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Generic, TypeVar, cast
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from typing import Any, Generic, TypeVar, cast, get_args, get_origin
 
-from perdure.errors import CursorRegressed
-from perdure.graph.handles import BodyContext
+from perdure.errors import CursorRegressed, GraphError
+from perdure.graph.constants import from_constant
+from perdure.graph.handles import BodyContext, properties_of
 
 C = TypeVar("C")
 T = TypeVar("T")
@@ -61,8 +62,16 @@ class Trigger(Generic[C, T]):
         """Whether a cursor is further than another. Override it where `>` does not say so, as for numbers in texts."""
         return bool(cast("Any", cursor) > last)
 
+    def problems(self) -> Iterable[str]:
+        """Say what is wrong with how the trigger is configured, in whole sentences: its properties are set, and it does not run.
+
+        It is asked when a graph is checked, and again before the trigger runs, when all its properties are known.
+        """
+        return ()
+
     async def run(self, ctx: BodyContext) -> AsyncIterator[T]:
         """Give everything that comes. The engine records each with its cursor."""
+        require_no_problems(self)
         context: Any = ctx
         last: C | None = context.restored
         async for arrived in self.inputs(context, last):
@@ -72,3 +81,29 @@ class Trigger(Generic[C, T]):
                 last = arrived.cursor
             yield cast("T", arrived)
             context.begin_counting_anew()
+
+
+def item_type(cls: type[Trigger[Any, Any]]) -> Any:
+    """Return what a trigger gives, as its class says it: `Trigger[int, Order]` gives orders."""
+    for base in cls.__mro__:
+        for generic in getattr(base, "__orig_bases__", ()):
+            if get_origin(generic) is Trigger:
+                return get_args(generic)[1]
+    return Any
+
+
+def require_no_problems(trigger: Trigger[Any, Any]) -> None:
+    """Raise GraphError, with all that is wrong, unless the trigger can run as it is configured."""
+    if problems := list(trigger.problems()):
+        raise GraphError(" ".join(problems))
+
+
+def problems_of_trigger(cls: type[Trigger[Any, Any]], constants: Mapping[str, Any], fed: Collection[str]) -> list[str]:
+    """Return what is wrong with a trigger that has these constants. Where edges feed it, nothing is known before it runs."""
+    if fed or cls.problems is Trigger.problems:
+        return []
+    annotations = {handle.name: handle.annotation for handle in properties_of(cls)}
+    trigger = cls()
+    for name, constant in constants.items():
+        setattr(trigger, name, from_constant(constant, annotations.get(name, Any)))
+    return list(trigger.problems())

@@ -6,13 +6,13 @@ A file is given once, when it has not changed for a moment. The cursor is when i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
-from perdure.errors import GraphError
 from perdure.graph.declare import NodeDecorator, Stream
-from perdure.graph.triggers import Trigger, TriggerInput
+from perdure.graph.model import FOLDER
+from perdure.graph.triggers import Trigger, TriggerInput, require_no_problems
 
 Cursor = tuple[int, str]
 """When the file came or was changed last, in nanoseconds since 1970, and its name."""
@@ -21,7 +21,7 @@ Cursor = tuple[int, str]
 class Folder(Trigger[Cursor, str]):
     """Looks into a folder again and again."""
 
-    path: str = ""
+    path: str
     pattern: str = "*"
     every: float = 1.0
     settled: float = 1.0
@@ -35,6 +35,12 @@ class Folder(Trigger[Cursor, str]):
                 name = place[1]
                 yield TriggerInput(str(Path(self.path) / name), id=f"{name}@{place[0]}", cursor=place)
             await asyncio.sleep(self.every)
+
+    def problems(self) -> Iterator[str]:
+        if not 0 < self.every < float("inf") or not 0 <= self.settled < float("inf"):
+            yield "A folder is looked at in intervals: every=1.0 is one second."
+        if not self.pattern or Path(self.pattern).is_absolute():
+            yield f"{self.pattern!r} is no pattern for names of files in a folder: '*.csv' is one."
 
     def is_after(self, cursor: Cursor, last: Cursor) -> bool:
         return tuple(cursor) > tuple(last)
@@ -54,7 +60,7 @@ class Folder(Trigger[Cursor, str]):
 
 
 Folder.__name__ = "folder"  # what its nodes are called
-_folder = NodeDecorator("perdure.folder")(Folder)
+_folder = NodeDecorator(FOLDER)(Folder)
 
 
 def folder(path: str | Path, pattern: str = "*", *, every: float = 1.0, settled: float = 1.0) -> Stream[str]:
@@ -62,6 +68,7 @@ def folder(path: str | Path, pattern: str = "*", *, every: float = 1.0, settled:
 
     It is looked at `every` so many seconds, and a file is given when nothing has happened to it for `settled` seconds.
     """
-    if every <= 0 or settled < 0:
-        raise GraphError("A folder is looked at in intervals: every=1.0 is one second.")
+    wanted = Folder()
+    wanted.pattern, wanted.every, wanted.settled = pattern, every, settled
+    require_no_problems(wanted)
     return _folder(path=str(path), pattern=pattern, every=every, settled=settled)

@@ -8,24 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from perdure.errors import GraphError
 from perdure.graph.declare import NodeDecorator, Stream
-from perdure.graph.triggers import Trigger, TriggerInput
+from perdure.graph.model import REDIS_STREAM
+from perdure.graph.triggers import Trigger, TriggerInput, require_no_problems
 
 log = logging.getLogger("perdure.nodes")
 
 BLOCK_MS = 2_000
 RETRY_SECONDS = 1.0
 PER_READ = 100
+SCHEMES = ("redis://", "rediss://", "unix://")
 
 
 class RedisStream(Trigger[str, dict[str, str]]):
     """Reads the entries of a stream, one after the other."""
 
-    key: str = ""
+    key: str
     url: str = "redis://localhost:6379"
     start: str = "beginning"
 
@@ -53,6 +54,14 @@ class RedisStream(Trigger[str, dict[str, str]]):
         finally:
             await client.aclose()
 
+    def problems(self) -> Iterator[str]:
+        if self.start not in ("beginning", "now"):
+            yield f"A stream is read from its 'beginning' or from 'now', and not from {self.start!r}."
+        if not self.key:
+            yield "A Redis stream has a key."
+        if not self.url.startswith(SCHEMES):
+            yield f"The address of a Redis server begins with {', '.join(SCHEMES)}."
+
     def is_after(self, cursor: str, last: str) -> bool:
         return _place(cursor) > _place(last)
 
@@ -65,7 +74,7 @@ class RedisStream(Trigger[str, dict[str, str]]):
 
 
 RedisStream.__name__ = "redis_stream"  # what its nodes are called
-_redis_stream = NodeDecorator("perdure.redis_stream")(RedisStream)
+_redis_stream = NodeDecorator(REDIS_STREAM)(RedisStream)
 
 
 def redis_stream(key: str, *, url: str = "redis://localhost:6379", start: str = "beginning") -> Stream[dict[str, str]]:
@@ -73,10 +82,9 @@ def redis_stream(key: str, *, url: str = "redis://localhost:6379", start: str = 
 
     The run lives until it is stopped. While Redis cannot be reached, it waits. Needs `pip install perdure[redis]`.
     """
-    if start not in ("beginning", "now"):
-        raise GraphError(f"A stream is read from its 'beginning' or from 'now', and not from {start!r}.")
-    if not key:
-        raise GraphError("A Redis stream has a key.")
+    wanted = RedisStream()
+    wanted.key, wanted.url, wanted.start = key, url, start
+    require_no_problems(wanted)
     return _redis_stream(key=key, url=url, start=start)
 
 

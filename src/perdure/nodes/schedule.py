@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Any, Literal, cast, get_args
 from zoneinfo import ZoneInfo
 
-from perdure.errors import GraphError
 from perdure.graph.declare import NodeDecorator, Stream
-from perdure.graph.triggers import Trigger, TriggerInput
+from perdure.graph.model import SCHEDULE
+from perdure.graph.triggers import Trigger, TriggerInput, require_no_problems
 
 CatchUp = Literal["all", "latest", "skip"]
 """What becomes of times that were missed: each fires, only the last one does, or none."""
@@ -43,15 +43,15 @@ class Tick:
 class Schedule(Trigger[datetime, Tick]):
     """Fires at times, which a cron expression or an interval gives."""
 
-    cron: str = ""
+    cron: str | None = None
     tz: str = "UTC"
-    every: float = 0.0
+    every: float | None = None
     catch_up: str = "latest"
 
     async def inputs(self, ctx: Any, cursor: datetime | None) -> AsyncIterator[TriggerInput[datetime, Tick]]:
         last = cursor or await ctx.step(ctx.now)  # which is the same each time, though nothing may have fired yet
         while True:
-            await ctx.sleep(next(self._after(last)))
+            await ctx.sleep(next(self.after(last)))
             now = ctx.now()
             count = 0
             for time in self._times(last, now):
@@ -63,18 +63,31 @@ class Schedule(Trigger[datetime, Tick]):
             if count and (self.catch_up == "latest" or (self.catch_up == "skip" and is_on_time)):
                 yield _fired(Tick(last, missed=count - 1))
 
-    def _times(self, last: datetime, now: datetime) -> Iterator[datetime]:
-        return takewhile(lambda time: time <= now, self._after(last))
+    def problems(self) -> Iterator[str]:
+        if (self.cron is None) == (self.every is None):
+            yield "A schedule has either a cron expression or an interval: cron='0 7 * * *' or every=3600."
+        if self.every is not None and not 0 < self.every < float("inf"):
+            yield f"An interval is a number of seconds above zero, and {self.every!r} is none."
+        if self.cron is not None and (problem := _cron_problem(self.cron)):
+            yield problem
+        if not _is_zone(self.tz):
+            yield f"There is no time zone {self.tz!r}. Names are like 'Europe/Berlin'."
+        if self.catch_up not in get_args(CatchUp):
+            yield f"There is no catch_up {self.catch_up!r}: choose one of {', '.join(get_args(CatchUp))}."
 
-    def _after(self, last: datetime) -> Iterator[datetime]:
+    def after(self, last: datetime) -> Iterator[datetime]:
+        """Return the times that come after another one, without end."""
         zone = ZoneInfo(self.tz)
-        if not self.cron:
-            return _steps(last.astimezone(zone), timedelta(seconds=self.every))
+        if self.cron is None:
+            return _steps(last.astimezone(zone), timedelta(seconds=self.every or 0))
         return _cron(self.cron, last.astimezone(zone))
+
+    def _times(self, last: datetime, now: datetime) -> Iterator[datetime]:
+        return takewhile(lambda time: time <= now, self.after(last))
 
 
 Schedule.__name__ = "schedule"  # what its nodes are called
-_schedule = NodeDecorator("perdure.schedule")(Schedule)
+_schedule = NodeDecorator(SCHEDULE)(Schedule)
 
 
 def schedule(
@@ -89,52 +102,52 @@ def schedule(
     Where clocks are put forward or back: a time that does not exist fires as soon as it is over, one that exists twice fires
     once.
     """
-    if (cron is None) == (every is None):
-        raise GraphError("A schedule has either a cron expression or an interval: schedule('0 7 * * *') or every=3600.")
-    if catch_up not in get_args(CatchUp):
-        raise GraphError(f"There is no catch_up {catch_up!r}: choose one of {', '.join(get_args(CatchUp))}.")
-    try:
-        ZoneInfo(tz)
-    except Exception as error:  # zoneinfo raises whatever the lookup of a file raises
-        raise GraphError(f"There is no time zone {tz!r}. Names are like 'Europe/Berlin'.") from error
-    seconds = every.total_seconds() if isinstance(every, timedelta) else float(every or 0)
-    if cron is None and not 0 < seconds < float("inf"):
-        raise GraphError(f"An interval is a time, and {every!r} is none.")
-    expression = "" if cron is None else ALIASES.get(cron.strip(), cron)
-    if expression:
-        _checked(expression)
-    return _schedule(cron=expression, tz=tz, every=seconds, catch_up=catch_up)
+    seconds = every.total_seconds() if isinstance(every, timedelta) else every
+    given = {"cron": cron, "tz": tz, "every": seconds, "catch_up": catch_up}
+    wanted = Schedule()
+    for name, value in given.items():
+        setattr(wanted, name, value)
+    require_no_problems(wanted)
+    return _schedule(**{name: value for name, value in given.items() if value is not None})
 
 
 def next_times(cron: str, tz: str, after: datetime, count: int) -> list[datetime]:
-    """Return the next times of a cron expression."""
-    times = _cron(_checked(ALIASES.get(cron.strip(), cron)), after.astimezone(ZoneInfo(tz)))
-    return [next(times) for _ in range(count)]
+    """Return the next times of a cron expression. Raises GraphError if it is none, or there is no such time zone."""
+    wanted = Schedule()
+    wanted.cron, wanted.tz = cron, tz
+    require_no_problems(wanted)
+    return list(islice(wanted.after(after), count))
 
 
 def _fired(tick: Tick) -> TriggerInput[datetime, Tick]:
     return TriggerInput(tick, id=tick.at.isoformat(), cursor=tick.at)
 
 
-def _checked(expression: str) -> str:
+def _is_zone(name: str) -> bool:
+    try:
+        ZoneInfo(name)
+    except Exception:  # zoneinfo raises whatever the lookup of a file raises
+        return False
+    return True
+
+
+def _cron_problem(expression: str) -> str | None:
     from cronsim import CronSimError
 
     try:
         next(_cron(expression, datetime(2026, 1, 1, tzinfo=UTC)))
     except CronSimError as error:
-        raise GraphError(
-            f"{expression!r} is no cron expression ({error}). It has five fields: minute, hour, day, month, weekday."
-        ) from None
+        return f"{expression!r} is no cron expression ({error}). It has five fields: minute, hour, day, month, weekday."
     except StopIteration:
-        raise GraphError(f"{expression!r} never comes: there is no such day.") from None
-    return expression
+        return f"{expression!r} never comes: there is no such day."
+    return None
 
 
 def _cron(expression: str, after: datetime) -> Iterator[datetime]:
     # Only who has a schedule needs it.
     from cronsim import CronSim
 
-    return cast("Iterator[datetime]", CronSim(expression, after))
+    return cast("Iterator[datetime]", CronSim(ALIASES.get(expression.strip(), expression), after))
 
 
 def _steps(last: datetime, step: timedelta) -> Iterator[datetime]:
