@@ -454,11 +454,13 @@ class NotInDoubt(RunError):
 
 
 class TypesMissing(RunError):
-    """This process does not have the node types that the run needs."""
+    """This process does not have the node types that the run needs, or the workflows of which it starts runs."""
 
     code = "types_missing"
 
-    def __init__(self, run_id: str, missing: Sequence[str], looked_in: Sequence[str] = ()) -> None:
+    def __init__(
+        self, run_id: str, missing: Sequence[str], looked_in: Sequence[str] = (), *, workflows: Sequence[str] = ()
+    ) -> None:
         if looked_in:
             told = (
                 f"which {', '.join(looked_in)} {'does' if len(looked_in) == 1 else 'do'} not declare (any more). "
@@ -466,8 +468,11 @@ class TypesMissing(RunError):
             )
         else:
             told = "which this process does not have. Import the modules that declare them, or name them with --import."
-        super().__init__(run_id, f"Run {run_id!r} needs the node types {', '.join(missing)}, {told}")
+        needed = [f"the node types {', '.join(missing)}"] if missing else []
+        needed += [f"the workflows {', '.join(workflows)}"] if workflows else []
+        super().__init__(run_id, f"Run {run_id!r} needs {' and '.join(needed)}, {told}")
         self.missing = tuple(missing)
+        self.workflows = tuple(workflows)
         self.looked_in = tuple(looked_in)
 
 

@@ -50,6 +50,7 @@ WHY, LEAST_WHY, MOST_WHY = 5, 12, 80
 
 
 @click.command("list")
+@click.argument("prefix", metavar="[RUN]", required=False)
 @click.option("--status", multiple=True, type=click.Choice(STATUSES), metavar="STATUS",
               help="Only runs in this status, or that are interrupted. May be given several times.")  # fmt: skip
 @click.option("--workflow", metavar="NAME", help="Only runs of this workflow.")
@@ -57,16 +58,21 @@ WHY, LEAST_WHY, MOST_WHY = 5, 12, 80
 @store_option
 @json_option
 @awaited
-async def list_command(status: Sequence[str], workflow: str | None, limit: int, store: Place, as_json: bool) -> None:
-    """List runs, newest first.
+async def list_command(
+    prefix: str | None, status: Sequence[str], workflow: str | None, limit: int, store: Place, as_json: bool
+) -> None:
+    """List runs, newest first: all of them, or those whose ids begin with RUN.
+
+    The ids of runs that another run has started begin with the id of that one.
 
     \b
       perdure list
+      perdure list reports-1:
       perdure list --status failed --workflow digest
     """
     async with opened(store) as source:
         living = await living_engines(source)
-        runs = await _page_through(source, _Wanted(status, living), workflow, limit + 1)
+        runs = await _page_through(source, _Wanted(status, living), workflow, prefix, limit + 1)
     if as_json:
         print_json([_summary_document(run) for run in runs[:limit]])
     else:
@@ -158,8 +164,10 @@ class _Wanted:
         return _is_left(run, self._living)
 
 
-async def _page_through(store: Store, wanted: _Wanted, workflow: str | None, limit: int) -> list[RunSummary]:
-    which = RunFilter(status=wanted.statuses(), workflow=workflow)
+async def _page_through(
+    store: Store, wanted: _Wanted, workflow: str | None, prefix: str | None, limit: int
+) -> list[RunSummary]:
+    which = RunFilter(status=wanted.statuses(), workflow=workflow, id_prefix=prefix)
     runs: list[RunSummary] = []
     before: tuple[int, str] | None = None
     while len(runs) < limit:

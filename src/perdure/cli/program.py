@@ -21,9 +21,10 @@ from typing import Any
 from perdure.dispatch.imports import importing
 from perdure.errors import GraphError, PerdureError, ProgramError, TypesMissing
 from perdure.graph.calls import did_you_mean
-from perdure.graph.declare import Workflow, declared_types
+from perdure.graph.declare import Workflow, declared_types, declared_workflows
 from perdure.graph.forms import load_graph
 from perdure.graph.model import Graph
+from perdure.graph.starts import started_by
 from perdure.graph.validate import check
 from perdure.journal.states import RunState
 
@@ -88,7 +89,7 @@ def load_types_of(run: RunState, graph: Graph, imports: Iterable[str]) -> None:
     A database could name any file of this machine. So only what is below the current folder is loaded unasked.
     """
     load_places(imports)
-    if imports or not _missing(graph):
+    if imports or not (_missing(graph) or _missing_workflows(graph)):
         _require_types(run, graph, looked_in=list(imports))
         return
     modules = run.source.get("module", "").split("\n")
@@ -219,9 +220,14 @@ def _missing(graph: Graph) -> list[str]:
     return sorted({node.type for node in graph.nodes} - declared_types().keys())
 
 
+def _missing_workflows(graph: Graph) -> list[str]:
+    return [name for name in started_by(graph) if name not in declared_workflows()]
+
+
 def _require_types(run: RunState, graph: Graph, *, looked_in: Sequence[str]) -> None:
-    if missing := _missing(graph):
-        raise TypesMissing(run.run_id, missing, looked_in)
+    missing, workflows = _missing(graph), _missing_workflows(graph)
+    if missing or workflows:
+        raise TypesMissing(run.run_id, missing, looked_in, workflows=workflows)
 
 
 def _prefer(folder: Path) -> None:

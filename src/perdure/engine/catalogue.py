@@ -10,12 +10,13 @@ from typing import Any
 import msgspec
 
 from perdure.errors import JournalDamaged, TypesChanged
-from perdure.graph.declare import NodeType, Workflow, declared_types
+from perdure.graph.declare import NodeType, Workflow, declared_types, declared_workflows
 from perdure.graph.forms import graph_from_json
 from perdure.graph.model import BUILT_IN, Graph
 from perdure.graph.plan import Plan, compile_plan
 from perdure.graph.registry import KnownTypes
 from perdure.graph.source import Source
+from perdure.graph.starts import started_by
 from perdure.graph.validate import check, validate
 from perdure.graph.writing import content_hash, graph_to_json
 from perdure.ids import RunId
@@ -26,11 +27,27 @@ MAX_PREPARED = 256
 """Prepared versions kept in memory, and graphs that are known to be saved."""
 
 
+class Missing(msgspec.Struct, frozen=True, kw_only=True):
+    """What a graph needs that this process lacks."""
+
+    types: tuple[str, ...] = ()
+    workflows: tuple[str, ...] = ()
+    """Those of which it starts runs."""
+
+    def __bool__(self) -> bool:
+        return bool(self.types or self.workflows)
+
+
 class Prepared:
-    """A saved version, ready to run."""
+    """A saved version, ready to run unless something is missing."""
 
     def __init__(
-        self, version: WorkflowVersion, graph: Graph, plan: Plan, types: Mapping[str, NodeType[..., Any]]
+        self,
+        version: WorkflowVersion,
+        graph: Graph,
+        plan: Plan,
+        types: Mapping[str, NodeType[..., Any]],
+        missing: Missing,
     ) -> None:
         self.version = version
         self.graph = graph
@@ -38,19 +55,23 @@ class Prepared:
         self.types = types
         self.source: dict[str, str] = version.source
         """Where the node types were declared. An equal graph may have been saved earlier from another place."""
-        self.missing = tuple(sorted({node.type for node in graph.nodes} - types.keys()))
-        """Node types that this process lacks."""
+        self.missing = missing
 
 
 class Catalogue:
-    """Finds node types and prepares versions. Without explicit workflows it knows everything declared in the process."""
+    """Finds node types and workflows, and prepares versions. Without explicit workflows it knows everything declared in the
+    process; with them, also those of which they start runs."""
 
     def __init__(self, store: Store, codecs: Codecs, workflows: Iterable[Workflow[..., Any]] | None) -> None:
         self._store = store
         self._codecs = codecs
         self._given: dict[str, NodeType[..., Any]] | None = None
+        self._own: dict[str, Workflow[..., Any]] = {}
         if workflows is not None:
-            self._given = {name: node_type for workflow in workflows for name, node_type in workflow.types.items()}
+            self._given = {}
+            for workflow in workflows:
+                self._own[workflow.name] = workflow
+                self._learn(workflow.graph, workflow.types)
         self._prepared: OrderedDict[tuple[str, int], Prepared] = OrderedDict()
         self._saving = asyncio.Lock()
         self._saved: OrderedDict[int, Prepared] = OrderedDict()
@@ -61,6 +82,20 @@ class Catalogue:
         if self._given is None:
             return declared_types()
         return KnownTypes(self._given) if self._given else self._given
+
+    def workflow(self, name: str) -> Workflow[..., Any] | None:
+        """Return the workflow of this name of which runs can be started here, if there is one."""
+        return declared_workflows().get(name) if self._given is None else self._own.get(name)
+
+    def _learn(self, graph: Graph, types: Mapping[str, NodeType[..., Any]]) -> None:
+        """Take note of what is needed to run a graph that is given, and the workflows of which it starts runs."""
+        if self._given is None:
+            return
+        self._given.update(types)
+        for name in started_by(graph):
+            if name not in self._own and (started := declared_workflows().get(name)) is not None:
+                self._own[name] = started
+                self._learn(started.graph, started.types)
 
     async def save(self, workflow: Workflow[..., Any] | Graph, *, at: int) -> Prepared:
         """Check a workflow, save it under its name and return it prepared. Raises InvalidGraph with all that is wrong."""
@@ -83,15 +118,18 @@ class Catalogue:
     ) -> Prepared:
         if isinstance(workflow, Graph):  # that of a workflow was checked when it was traced
             check(graph, types)
-        source = _places(types, graph) if isinstance(workflow, Graph) else _where([workflow.source])
+        self._learn(graph, {})
+        for name in started_by(graph):
+            if (started := self.workflow(name)) is not None:
+                _ = started.graph  # what is wrong with it is told before anything is started
+        source = self._places(types, graph) if isinstance(workflow, Graph) else _where([workflow.source])
         version = await self._store.save_version(graph.name, content_hash(graph), graph_to_json(graph), source, at=at)
         prepared = self._prepare(version, graph, types)
         prepared.source = source
         self._keep(prepared)
         self._saved[id(graph)] = prepared
         _trim(self._saved)
-        if self._given is not None:
-            self._given.update(prepared.types)
+        self._learn(graph, prepared.types)
         return prepared
 
     async def load(self, run_id: RunId, workflow: str, version: int) -> Prepared:
@@ -118,7 +156,17 @@ class Catalogue:
         needed = {name: types[name] for name in used if name in types}
         for node_type in needed.values():
             self._codecs.know(*(handle.annotation for handle in (*node_type.inputs, *node_type.outputs)))
-        return Prepared(version, graph, compile_plan(graph, needed), needed)
+        missing = Missing(
+            types=tuple(sorted(used.keys() - needed.keys())),
+            workflows=tuple(name for name in started_by(graph) if self.workflow(name) is None),
+        )
+        return Prepared(version, graph, compile_plan(graph, needed), needed, missing)
+
+    def _places(self, types: Mapping[str, NodeType[..., Any]], graph: Graph) -> dict[str, str]:
+        """Return where the code of a graph was declared that was not itself declared anywhere."""
+        own = [types[node.type].source for node in graph.nodes if node.type not in BUILT_IN]
+        own += [started.source for name in started_by(graph) if (started := self.workflow(name)) is not None]
+        return _where(list(dict.fromkeys(map(_module_of, own))))
 
     def _keep(self, prepared: Prepared) -> None:
         self._prepared[prepared.version.workflow, prepared.version.version] = prepared
@@ -128,12 +176,6 @@ class Catalogue:
 def _trim(kept: OrderedDict[Any, Prepared]) -> None:
     while len(kept) > MAX_PREPARED:
         kept.popitem(last=False)
-
-
-def _places(types: Mapping[str, NodeType[..., Any]], graph: Graph) -> dict[str, str]:
-    """Return where the node types of a graph were declared that was not itself declared anywhere."""
-    own = (types[node.type] for node in graph.nodes if node.type not in BUILT_IN)
-    return _where(list(dict.fromkeys(_module_of(node_type.source) for node_type in own)))
 
 
 def _module_of(source: Source) -> Source:

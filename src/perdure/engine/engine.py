@@ -48,7 +48,7 @@ from perdure.engine.settings import EngineSettings
 from perdure.engine.slots import Slots
 from perdure.engine.starting import begin, checked_inputs, checked_run_id, creation, differences, run_settings
 from perdure.engine.telling import Telling, chosen_statuses
-from perdure.engine.values import Values
+from perdure.engine.values import Decode, Values
 from perdure.engine.wanted import Wanted
 from perdure.errors import (
     EngineStopped,
@@ -226,6 +226,21 @@ class Engine(Keeping, Telling):
                 await self.commanded(chosen)
             return run
 
+    async def _start_by_name(
+        self, run_id: RunId, workflow: str, inputs: Mapping[str, e.Encoded], decode: Decode
+    ) -> None:
+        """Start a run for a node of another one, unless that was done before: perhaps by a process in which the workflow had
+        another version, or other defaults."""
+        known = self._catalogue.workflow(workflow)
+        assert known is not None, "a run whose workflows are not here is left to others"
+        given = {name: decode(value, known.input_types.get(name, Any)) for name, value in inputs.items()}
+        try:
+            await self.start(known, run_id=run_id, inputs=given)
+        except RunIdTaken as taken:
+            there = await Run[Any](self, run_id).state()
+            if there.workflow != workflow or any(f"input {name!r}" in taken.differing for name in given):
+                raise
+
     async def get(self, run_id: str) -> Run[Any]:
         """Return the run with this id, whoever drives it."""
         stored = await Run[Any](self, RunId(run_id)).state()
@@ -286,7 +301,7 @@ class Engine(Keeping, Telling):
                 return None
         prepared = await self._catalogue.load(chosen, run.workflow, run.version)
         if prepared.missing and not needs_no_code(stored, self.clock.now_micros()):
-            raise TypesMissing(run_id, prepared.missing)
+            raise TypesMissing(run_id, prepared.missing.types, workflows=prepared.missing.workflows)
         lost, limit = is_lost(stored), run.settings.max_recoveries
         if probation is not None and not probation.admits(chosen, run.recoveries + lost, limit):
             return None
@@ -520,6 +535,7 @@ class Engine(Keeping, Telling):
             values=self._values,
             hub=self.hub,
             chance=self.chance,
+            start_run=self._start_by_name,
             secrets=environment_secret,
             may_start=self._membership.is_fresh,
             hibernate_after=settings.hibernate_after,

@@ -15,6 +15,7 @@ from perdure.errors import (
     ValueNotReadable,
     ValueNotStorable,
     ValueTooLarge,
+    WrongInputs,
 )
 from perdure.graph.policy import RetryOn
 from perdure.journal.events import ErrorClass, ErrorRecord
@@ -30,7 +31,7 @@ class InputUnusable(Exception):
 
 _KINDS: Sequence[tuple[ErrorClass, Sequence[RetryOn]]] = (
     (ErrorClass.RESOURCE, (MemoryError, "OutOfMemoryError", "ResourceExhaustedError")),
-    (ErrorClass.INPUT, (InputUnusable, ValueNotReadable)),
+    (ErrorClass.INPUT, (InputUnusable, ValueNotReadable, WrongInputs)),
     (ErrorClass.TRANSIENT, (AttemptTimeout, TimeoutError, ConnectionError)),
     (ErrorClass.TRANSIENT, ("ConnectError", "ConnectTimeout", "ReadTimeout", "PoolTimeout", "RateLimitError")),
     (ErrorClass.CONFIGURATION, (ImportError, FileNotFoundError, PermissionError, NotADirectoryError)),
@@ -49,6 +50,7 @@ _SAME_AGAIN = (
     ValueNotReadable,
     ValueNotStorable,
     ValueTooLarge,
+    WrongInputs,
 )
 """What would fail in the same way at every attempt."""
 

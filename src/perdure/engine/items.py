@@ -53,12 +53,13 @@ def picked(item: bytes, path: Sequence[str | int], handle: str) -> bytes:
 class ItemServices:
     """What a body may ask while it is called for one item. Its steps are told apart from those of other items."""
 
-    __slots__ = ("_actor", "_files", "_is_closed", "_left_seconds", "_name", "_position", "_waiting", "limit")
+    __slots__ = ("_actor", "_files", "_is_closed", "_left_seconds", "_position", "_waiting", "limit", "name")
 
     def __init__(self, actor: Actor, position: int, name: str) -> None:
         self._actor = actor
         self._position = position
-        self._name = name
+        self.name = name
+        """What the item is called, whenever and by whomever it is tried."""
         self._files: Files | None = None
         self.limit: asyncio.Timeout | None = None
         """The time that the call is given, if it is limited."""
@@ -135,4 +136,4 @@ class ItemServices:
         return self._files
 
     def _step(self, name: str) -> str:
-        return f"{self._name}/{name}"
+        return f"{self.name}/{name}"

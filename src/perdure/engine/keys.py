@@ -32,6 +32,20 @@ def wait_key(run_id: RunId, node: NodeState, number: int) -> str:
     return f"{_escaped(run_id)}/{_escaped(node.node_id)}/{which}"
 
 
+def started_run_id(run_id: RunId, node: NodeState, item: str) -> RunId:
+    """Return the id of the run that a node starts for an item: the same for every attempt at it, and for nothing else.
+
+    It begins with the id of the run that starts it. There is no slash in it, which would be escaped in the ids of its questions.
+    """
+    which = item if node.generation == 1 else f"{node.generation}.{item}"
+    # Read from its end, it is clear where the node's name begins, whatever the run is called.
+    return RunId(f"{run_id}:{_without_colons(node.node_id)}:{_without_colons(which)}")
+
+
+def _without_colons(name: str) -> str:
+    return name.replace("%", "%25").replace(":", "%3A")
+
+
 def _escaped(name: str) -> str:
     """Return a name in which no slash is left, and that no other name gives: keys made of several do not collide."""
     return name.replace("%", "%25").replace("/", "%2F")

@@ -14,6 +14,7 @@ from perdure.engine.pending import Pending
 from perdure.engine.queue import Queue
 from perdure.engine.sending import InputActor, is_input
 from perdure.engine.slots import Grant
+from perdure.engine.startnodes import StartActor, StartEachActor, starts_runs
 from perdure.engine.tenure import Tenure
 from perdure.engine.triggering import TriggerActor, is_trigger
 from perdure.graph.declare import NodeType
@@ -174,4 +175,7 @@ def _actor_kind(plan: NodePlan, node: NodeState, node_type: NodeType[..., Any]) 
         return AskActor
     if is_trigger(node_type):
         return TriggerActor
-    return MapActor if plan.flow is not None and plan.flow.mapped else Actor
+    is_mapped = plan.flow is not None and bool(plan.flow.mapped)
+    if starts_runs(plan):
+        return StartEachActor if is_mapped else StartActor
+    return MapActor if is_mapped else Actor

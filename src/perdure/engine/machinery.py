@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from perdure.clock import Clock
@@ -11,9 +11,13 @@ from perdure.engine.committer import Committer
 from perdure.engine.hub import Hub
 from perdure.engine.rounds import Rounds
 from perdure.engine.slots import Slots
-from perdure.engine.values import Values
-from perdure.ids import Chance
+from perdure.engine.values import Decode, Values
+from perdure.ids import Chance, RunId
+from perdure.journal.events import Encoded
 from perdure.store.base import Store
+
+StartRun = Callable[[RunId, str, Mapping[str, Encoded], Decode], Awaitable[None]]
+"""Starts a run, given its id, the name of its workflow and its inputs, unless it was started before. Durable when it returns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +35,7 @@ class Machinery:
     may_start: Callable[[], bool]
     """False while the engine cannot be sure of its lease, or drains: nothing is started then."""
     chance: Chance
+    start_run: StartRun
     hibernate_after: float = 5.0
     """How many seconds a body that waits stays in memory."""
     rounds: Rounds = field(default_factory=Rounds)

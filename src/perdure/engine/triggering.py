@@ -14,7 +14,7 @@ from perdure.engine.actor import Actor
 from perdure.engine.emission import Emission, Unread
 from perdure.engine.outbox import Outbox
 from perdure.engine.packing import PackedEntry
-from perdure.graph.triggers import Trigger, TriggerInput
+from perdure.graph.triggers import TriggerInput, as_trigger
 from perdure.journal.events import Encoded
 
 log = logging.getLogger("perdure.driver")
@@ -124,4 +124,4 @@ class TriggerActor(Actor):
 
 def is_trigger(node_type: NodeType[..., Any]) -> bool:
     """Whether a node is fed from outside."""
-    return isinstance(node_type.fn, type) and issubclass(node_type.fn, Trigger)
+    return as_trigger(node_type.fn) is not None

@@ -33,7 +33,7 @@ from perdure.graph.refs import find_ref, place_of_call
 from perdure.graph.registry import add_type, declared_types
 from perdure.graph.source import Source, source_of
 from perdure.graph.trace import Trace, current_trace, know_stream_input
-from perdure.graph.triggers import Trigger, item_type, problems_of_trigger
+from perdure.graph.triggers import Trigger, as_trigger, item_type, problems_of_trigger
 from perdure.graph.workflows import BoundWorkflow, RunSettings, Workflow, declared_workflows, workflow
 
 __all__ = [
@@ -214,6 +214,13 @@ class NodeType(Generic[P, R_co]):
         """
         return _map_call(self, (items, *more), held, join, leftovers)
 
+    def of(self, data: Mapping[str, Any]) -> NodeType[..., Any]:
+        """Return the type of a node that has these constants: this one, unless they say which handles the node has.
+
+        Raises LookupError, with words that follow the node's name, if they name something that is not known here.
+        """
+        return self
+
     def named(self, node_id: str) -> NodeType[P, R_co]:
         """Return this node type for a call that chooses the id of its node: `fetch.named("first")(url)`."""
         if not isinstance(node_id, str) or not node_id or node_id.startswith("$"):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -387,8 +394,8 @@ def _declare(
         if problems := class_problems(fn):
             raise InvalidDeclaration(fn.__qualname__, problems)
         shape: Shape | ClassShape = shape_of_class(fn, localns=localns)
-        if issubclass(fn, Trigger):
-            shape = _shape_of_trigger(fn, shape)
+        if (trigger := as_trigger(fn)) is not None:
+            shape = _shape_of_trigger(trigger, shape)
     else:
         shape = shape_of(fn, localns=localns)
     if name is None and not fn.__name__.isidentifier():
@@ -397,8 +404,8 @@ def _declare(
     if problems := list(_body_problems(fn, shape.body if isinstance(shape, ClassShape) else shape, policy)):
         raise InvalidDeclaration(fn.__qualname__, problems)
     declared: NodeType[..., Any] = NodeType(fn, name=name or source_of(fn).name, policy=policy, shape=shape)
-    if inspect.isclass(fn) and issubclass(fn, Trigger):
-        declared.check = functools.partial(problems_of_trigger, fn)
+    if (trigger := as_trigger(fn)) is not None:
+        declared.check = functools.partial(problems_of_trigger, trigger)
     add_type(declared)
     return declared
 

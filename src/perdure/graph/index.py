@@ -67,23 +67,29 @@ class Index:
             self.inputs[given.name] = given
 
     def _read_nodes(self, types: Mapping[str, NodeType[..., Any]]) -> None:
-        known: dict[str, Kind | None] = {}
+        kinds: dict[NodeType[..., Any], Kind] = {}
         for position, node in enumerate(self.nodes):
             if self.position.setdefault(node.id, position) != position:
                 self._fault(node.id, "duplicate_id", f"Two nodes are called {node.id!r}.", "Rename one of them.")
             if not node.id or node.id.startswith("$"):
                 message = f"A node cannot be called {node.id!r}."
                 self._fault(node.id, "reserved_id", message, "Use an id without a '$' in front.")
-            if node.type not in known:
-                known[node.type] = _kind_of(types[node.type]) if node.type in types else None
-            if known[node.type] is None:
-                self._fault(
-                    node.id,
-                    "unknown_type",
-                    f"Node {node.id!r} is of type {node.type!r}, which is not declared here.",
-                    "Import the module that declares it (on the command line: --import FILE), or correct the name.",
-                )
-            self.kinds.append(known[node.type])
+            node_type = self._type_of(node, types)
+            if node_type is not None and node_type not in kinds:
+                kinds[node_type] = _kind_of(node_type)
+            self.kinds.append(None if node_type is None else kinds[node_type])
+
+    def _type_of(self, node: Node, types: Mapping[str, NodeType[..., Any]]) -> NodeType[..., Any] | None:
+        remedy = "Import the module that declares it (on the command line: --import FILE), or correct the name."
+        if (declared := types.get(node.type)) is None:
+            message = f"Node {node.id!r} is of type {node.type!r}, which is not declared here."
+            self._fault(node.id, "unknown_type", message, remedy)
+            return None
+        try:
+            return declared.of(node.data)
+        except LookupError as error:
+            self._fault(node.id, "unknown_workflow", f"Node {node.id!r} {error.args[0]}.", remedy)
+            return None
 
     def _read_edges(self) -> None:
         ids: set[str] = set()

@@ -47,7 +47,9 @@ SCHEDULE = "perdure.schedule"
 FOLDER = "perdure.folder"
 REDIS_STREAM = "perdure.redis_stream"
 """The types of triggers that look outside by themselves."""
-BUILT_IN = frozenset((STREAM_INPUT, ASK, INBOX, SCHEDULE, FOLDER, REDIS_STREAM))
+START = "perdure.start"
+"""The type of a node that starts runs of another workflow."""
+BUILT_IN = frozenset((STREAM_INPUT, ASK, INBOX, SCHEDULE, FOLDER, REDIS_STREAM, START))
 """Types that are there wherever perdure is."""
 DEFAULT_OUTPUT = "output"
 """The handle of a node that returns one value, and of a workflow that returns one."""

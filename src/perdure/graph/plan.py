@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from perdure.graph.declare import NodeType
-from perdure.graph.model import CONDITION, INPUT, ORDER, OUTPUT, Edge, Graph, JoinMode, Leftovers, Node
+from perdure.graph.model import CONDITION, INPUT, ORDER, OUTPUT, START, Edge, Graph, JoinMode, Leftovers, Node
 from perdure.graph.policy import Policy
 from perdure.graph.templates import fill, is_mapped
 from perdure.ids import NodeId
@@ -121,6 +121,7 @@ def compile_plan(graph: Graph, types: Mapping[str, NodeType[..., Any]], *, gener
     downstream: dict[NodeId, dict[NodeId, None]] = {node.id: {} for node in graph.nodes}
     picked: dict[NodeId, list[Edge]] = {}
     known = {name: _known(node_type) for name, node_type in types.items()}
+    starting = {node.id: _known(_shaped(types[START], node)) for node in graph.nodes if node.type == START in types}
     unknown, generator = _Known(), _Known(is_generator=True)
     sources = _emitting(graph, known) | set(generators)
     live: dict[NodeId, list[Edge]] = {}
@@ -143,7 +144,7 @@ def compile_plan(graph: Graph, types: Mapping[str, NodeType[..., Any]], *, gener
                 incoming[node.id],
                 tuple(downstream[node.id]),
                 tuple(picked.get(node.id, ())),
-                known.get(node.type, generator if node.id in generators else unknown),
+                starting.get(node.id) or known.get(node.type, generator if node.id in generators else unknown),
                 live.get(node.id, ()),
                 tuple(readers.get(node.id, ())),
             )
@@ -158,6 +159,13 @@ def compile_plan(graph: Graph, types: Mapping[str, NodeType[..., Any]], *, gener
 def _known(node_type: NodeType[..., Any]) -> _Known:
     optional = frozenset(handle.name for handle in node_type.inputs if not handle.required)
     return _Known(optional, node_type.policy, node_type.is_generator)
+
+
+def _shaped(declared: NodeType[..., Any], node: Node) -> NodeType[..., Any]:
+    try:
+        return declared.of(node.data)
+    except LookupError:  # whoever lacks the workflow leaves the run to others
+        return declared
 
 
 def _emitting(graph: Graph, known: Mapping[str, _Known]) -> set[NodeId]:

@@ -83,6 +83,12 @@ class Trigger(Generic[C, T]):
             context.begin_counting_anew()
 
 
+def as_trigger(declared: object) -> type[Trigger[Any, Any]] | None:
+    """Return what is declared as a node type if it is the class of a trigger."""
+    is_trigger = isinstance(declared, type) and issubclass(declared, Trigger)
+    return cast("type[Trigger[Any, Any]]", declared) if is_trigger else None
+
+
 def item_type(cls: type[Trigger[Any, Any]]) -> Any:
     """Return what a trigger gives, as its class says it: `Trigger[int, Order]` gives orders."""
     for base in cls.__mro__:
@@ -100,7 +106,7 @@ def require_no_problems(trigger: Trigger[Any, Any]) -> None:
 
 def problems_of_trigger(cls: type[Trigger[Any, Any]], constants: Mapping[str, Any], fed: Collection[str]) -> list[str]:
     """Return what is wrong with a trigger that has these constants. Where edges feed it, nothing is known before it runs."""
-    if fed or cls.problems is Trigger.problems:
+    if fed:
         return []
     annotations = {handle.name: handle.annotation for handle in properties_of(cls)}
     trigger = cls()

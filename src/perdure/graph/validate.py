@@ -3,6 +3,7 @@
 | rule | what it finds |
 |---|---|
 | `unknown_type` | a node type that is not declared here |
+| `unknown_workflow` | a workflow of which runs are to be started, and that is not declared here |
 | `unknown_handle`, `unknown_part` | a handle that the node does not have; a part that the value cannot have |
 | `doubled_handle` | a handle that is fed in more ways than it can take |
 | `missing_input` | a required handle that nothing feeds |

@@ -6,7 +6,7 @@ import functools
 import importlib
 import inspect
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from types import MappingProxyType, NoneType
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cast, get_args, overload
@@ -17,11 +17,12 @@ from perdure.errors import Fault, GraphError, InvalidCall, InvalidDeclaration, I
 from perdure.graph.annotations import describe, members_of
 from perdure.graph.calls import bind_arguments
 from perdure.graph.constants import check_constant, schema_of, to_constant
-from perdure.graph.handles import Handle, hints_of, shape_of
+from perdure.graph.handles import Handle, Stream, hints_of, shape_of
 from perdure.graph.model import OUTPUT, Graph, Input
 from perdure.graph.policy import duration, is_duration
 from perdure.graph.refs import place_of_call
 from perdure.graph.source import Source, source_of
+from perdure.graph.starts import Starts
 from perdure.graph.trace import current_trace, trace_workflow
 from perdure.graph.validate import validate
 
@@ -80,6 +81,11 @@ class Workflow(Generic[P, R_co]):
         """The node types in the graph, by name."""
         return self._trace()[1]
 
+    @property
+    def is_the_last(self) -> bool:
+        """Whether no other workflow of this name was declared after it: who looks for the name finds this one."""
+        return _workflows.get(self.name) is self
+
     def bind(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Return the inputs that a call gives, by name, without defaults. Raises InvalidCall if they do not fit."""
         return bind_arguments(f"Workflow {self.name!r}", self.input_handles, args, kwargs)
@@ -87,6 +93,20 @@ class Workflow(Generic[P, R_co]):
     def run(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Run the workflow and return its result. The run is durable, in the store that `PERDURE_STORE` names."""
         return cast("R_co", _run(self, self.settings, self.bind(*args, **kwargs)))
+
+    def start_each(
+        self, items: Stream[Any] | Iterable[Any], /, *, into: str | None = None, **inputs: Any
+    ) -> Stream[str]:
+        """In another workflow: start a run of this one for each item, and give the ids of the runs as a stream.
+
+        The item goes to the input `into`, which need not be said if only one input has no default and is not given; `inputs`
+        are the same for every run. Each item starts one run, whatever happens; from then on the run is on its own.
+        """
+        return Starts(self).start_each(items, into=into, **inputs)
+
+    def named(self, node_id: str) -> Starts:
+        """Return this for a call that chooses the id of its node: `report.named("daily").start_each(ticks)`."""
+        return Starts(self, node_id)
 
     def options(
         self,
@@ -126,7 +146,7 @@ class Workflow(Generic[P, R_co]):
             else:
                 remedy = (
                     "there are no workflows inside workflows in this version. Write what both share as a plain function "
-                    "that calls the nodes."
+                    f"that calls the nodes, or start runs of their own: {self.name}.start_each(items)."
                 )
             raise InvalidCall(f"Workflow {self.name!r}", [remedy], place_of_call())
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from perdure.dispatch.context import Context, SyncContext
+from perdure.engine.engine import Engine
 from perdure.engine.run import Run
 from perdure.errors import StoreError
 from perdure.graph.declare import Backoff, Workflow, node, workflow
@@ -21,6 +22,8 @@ from perdure.graph.trace import first, stage, unless, when
 from perdure.journal.states import RunState, RunStatus
 from perdure.testing.ledger import effect
 from perdure.testing.process import current_process
+
+T = TypeVar("T")
 
 TICK_SECONDS = 0.01
 
@@ -131,16 +134,24 @@ async def squares(ctx: Context, upto: int) -> list[int]:
     return [await ctx.step(square, ctx, x) for x in range(upto)]
 
 
-async def tell_own_run(ctx: Context, tell: Callable[[Run[Any]], Awaitable[None]]) -> None:
-    """Tell the run of a body something, through the process that runs it, until the store has it."""
+async def through_own_engine(work: Callable[[Engine], Awaitable[T]]) -> T:
+    """Do something with the engine that runs a body, until the store has let it."""
     process = current_process()
-    assert process is not None, "this body speaks to its run through the process that runs it"
+    assert process is not None, "this body speaks to runs through the process that runs it"
     while True:
         try:
-            await tell(await process.engine.get(ctx.run_id))
-            return
+            return await work(process.engine)
         except StoreError:
             await asyncio.sleep(1)
+
+
+async def tell_own_run(ctx: Context, tell: Callable[[Run[Any]], Awaitable[None]]) -> None:
+    """Tell the run of a body something, through the process that runs it, until the store has it."""
+
+    async def tell_it(engine: Engine) -> None:
+        await tell(await engine.get(ctx.run_id))
+
+    await through_own_engine(tell_it)
 
 
 @node

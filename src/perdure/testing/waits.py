@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from perdure.dispatch.context import Context
+from perdure.engine.engine import Engine
 from perdure.engine.run import Run
 from perdure.errors import AnsweredAlready, CursorRegressed, InputClosed, WaitNotFound
 from perdure.graph.asking import ask
@@ -18,7 +19,7 @@ from perdure.graph.triggers import Trigger, TriggerInput
 from perdure.journal.events import TimerFired
 from perdure.journal.states import RunStatus, WaitKind
 from perdure.nodes.schedule import Tick, schedule
-from perdure.testing.graphs import TICK_SECONDS, Reference, add, tell_own_run
+from perdure.testing.graphs import TICK_SECONDS, Reference, add, tell_own_run, through_own_engine
 from perdure.testing.ledger import effect
 
 Person = Callable[[Run[Any]], Awaitable[None]]
@@ -210,6 +211,26 @@ async def loud(ctx: Context, word: str) -> str:
     return word.upper()
 
 
+@node(concurrency=3)
+async def heard_of(ctx: Context, run_id: str) -> str:
+    """Wait for a run that was started, and tell how its id goes on after this run's, and what it came to."""
+    effect(ctx)
+    result = await through_own_engine(lambda engine: _result_of(engine, run_id))
+    return f"{run_id.removeprefix(ctx.run_id)} {result}"
+
+
+@node
+async def numbered(ctx: Context, told: list[str]) -> list[str]:
+    """Add how many runs there are whose ids begin with this run's, besides itself."""
+    effect(ctx)
+    runs = await through_own_engine(lambda engine: engine.list(id_prefix=f"{ctx.run_id}:"))
+    return [*told, *sorted(run.status.value for run in runs)]
+
+
+async def _result_of(engine: Engine, run_id: str) -> Any:
+    return await (await engine.get(run_id)).result()
+
+
 suspended = node(Suspended)
 orders = node(Orders)
 
@@ -296,6 +317,16 @@ def scheduled() -> list[str]:
     return collect(noted.map(schedule(every=60, catch_up="all")))
 
 
+@workflow
+def begun_by_another(x: int, y: int = 1) -> int:
+    return add.named("last")(add.named("first")(x, y))
+
+
+@workflow
+def starting_others() -> list[str]:
+    return numbered(collect(heard_of.map(begun_by_another.start_each(orders(), y=100))))
+
+
 def wait_references() -> list[Reference]:
     """Return the workflows that wait, and what must come of them."""
     return [
@@ -312,5 +343,11 @@ def wait_references() -> list[Reference]:
         Reference(workflow=triggered, inputs={}, person=watching),
         Reference(workflow=delivered, inputs={}, certain=frozenset(("doubled",)), person=delivering),
         Reference(workflow=scheduled, inputs={}, certain=frozenset(("noted",)), person=stopping),
+        Reference(
+            workflow=starting_others,
+            inputs={},
+            certain=frozenset(("Orders", "heard_of", "numbered")),
+            person=watching,
+        ),
         Reference(workflow=fed_by_a_person, inputs={}, certain=frozenset(("loud",)), person=sending),
     ]
