@@ -206,9 +206,13 @@ async def test_what_is_delivered_is_taken_once_and_in_order(sqlite_url: str) -> 
         run = await engine.start(orders)
         for number in (1, 2, 2, 10):
             await engine.deliver(run.run_id, "orders", number, id=str(number), cursor=number)
+        assert not await run.deliver("orders", 10, id="10", cursor=10)
         async with asyncio.timeout(5):
             while len(taken) < 3:
                 await asyncio.sleep(0.01)
+        assert not await run.deliver(
+            "orders", 10, id="10", cursor=10
+        )  # though it is taken up, and its cursor is the last
         with pytest.raises(CursorRegressed, match=r"'9'.*is not after '10'"):
             await run.deliver("orders", 9, id="9", cursor=9)
         with pytest.raises(WrongInputs, match="no cursor"):
@@ -217,7 +221,7 @@ async def test_what_is_delivered_is_taken_once_and_in_order(sqlite_url: str) -> 
             await run.deliver("orders", "eleven", id="11", cursor=11)
         with pytest.raises(WrongInputs, match="no input 'letters'"):
             await run.deliver("letters", 1, id="1")
-        await run.deliver("orders", 11, id="11", cursor=11)
+        assert await run.deliver("orders", 11, id="11", cursor=11)
         await run.stop()
         await run.stop()
 

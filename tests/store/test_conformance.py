@@ -509,6 +509,8 @@ async def test_a_command_is_kept_until_it_is_taken_and_taken_once(store: Store) 
     assert await store.add_command(first)
     assert await store.add_command(second)
     assert not await store.add_command(first)
+    assert await store.load_command(first.run_id, first.command_id) == first
+    assert await store.load_command(first.run_id, CommandId("unheard of")) is None
     assert (await load(store, draft.run_id)).commands == (first, second)
     assert list(await store.pending_commands(ENGINE)) == [first, second]
     assert list(await store.pending_commands(OTHER)) == []

@@ -43,6 +43,7 @@ SECTIONS = {
         "answer": Entry("answer", "Answer what a run asks; without arguments, list all that is asked."),
         "signal": Entry("send", "Send a signal to a run."),
         "send": Entry("send", "Give items to an input of a run that is a stream."),
+        "triggers": Entry("triggers", "List what feeds runs from outside; feed an inbox; see when a schedule fires."),
         "resolve": Entry("act", "Say what became of a node in doubt."),
         "checkpoint": Entry("checkpoint", "Name the place where a run is, or list the names that it has."),
     },

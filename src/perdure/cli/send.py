@@ -103,13 +103,13 @@ async def _send(run: str, name: str, items: tuple[str, ...], item_id: str | None
         target: Run[Any] = await engine.get(run_id)
         schema = stream_inputs(await target.graph()).get(name, {})
         for item in items:
-            await target.send(name, _read(item, schema), item_id=item_id)
+            await target.send(name, read_item(item, schema), item_id=item_id)
         if close:
             await target.close(name)
         return run_id
 
 
-def _read(text: str, schema: dict[str, Any]) -> Any:
+def read_item(text: str, schema: dict[str, Any]) -> Any:
     """Return the item that a text stands for. Where neither it nor its JSON fits, the JSON makes for the better complaint."""
     value = _json_or_text(text)
     return text if check_item(value, schema) is not None and check_item(text, schema) is None else value

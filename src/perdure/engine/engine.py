@@ -356,9 +356,9 @@ class Engine(Keeping, Telling):
         *,
         id: str,  # noqa: A002 -- as people say it
         cursor: str | int | None = None,
-    ) -> None:
+    ) -> bool:
         """Give something to a trigger of a run that is an inbox: see `Run.deliver`."""
-        await Run[Any](self, RunId(run_id)).deliver(node, data, id=id, cursor=cursor)
+        return await Run[Any](self, RunId(run_id)).deliver(node, data, id=id, cursor=cursor)
 
     async def not_readable(self, run_id: RunId) -> RunNotReadable | None:
         """Return why this engine leaves a run to others that nobody drives and that should move, if it does."""

@@ -42,7 +42,7 @@ from perdure.journal.states import (
     WaitStatus,
 )
 from perdure.journal.verify import Dump, Violation, verify
-from perdure.store.base import BlobUse, ItemRow, RunDump, RunFilter, Store, StoredRun
+from perdure.store.base import BlobUse, ItemRow, RunDump, RunFilter, RunSummary, Store, StoredRun
 from perdure.store.blobs import BlobStore, open_blobs
 from perdure.store.codecs import BlobRef, blob_refs, process_codecs
 from perdure.store.codecs.wire import INLINE_MAX_BYTES
@@ -153,7 +153,7 @@ async def load_run(store: Store, run_id: RunId) -> StoredRun:
     return stored
 
 
-async def load_graph(store: Store, run: RunState) -> Graph | None:
+async def load_graph(store: Store, run: RunState | RunSummary) -> Graph | None:
     """Return the graph that the run was started from; None if its version is gone or damaged."""
     version = await store.load_version(run.workflow, run.version)
     return None if version is None else _readable_graph(version.graph)

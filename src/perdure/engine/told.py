@@ -95,8 +95,9 @@ class Told:
             raise _unknown_stream(run, name, known)
         await self._command(CLOSE, msgspec.to_builtins(Sent(input=name)), f"{CLOSE}/{name}")
 
-    async def deliver(self, node: str, data: Any, *, id: str, cursor: str | int | None = None) -> None:  # noqa: A002
-        """Give something to a trigger of the run that is an inbox. Durable when this returns; the same id has no effect twice.
+    async def deliver(self, node: str, data: Any, *, id: str, cursor: str | int | None = None) -> bool:  # noqa: A002
+        """Give something to a trigger of the run that is an inbox. Durable when this returns; False if it had this id before, and
+        nothing has come of it.
 
         The cursor, if there is one, says how far the outside has been read. Raises CursorRegressed if that is not further than
         before, WrongInputs if there is no such inbox or the data does not fit, and InputClosed if nothing more is taken.
@@ -107,7 +108,7 @@ class Told:
             await self._require_further(stored, node, id, written)
         encoded, blobs = await self._engine.values.pack(data, where=f"what is delivered to {node!r}")
         sent = Sent(input=node, item=bytes(encoded).decode(), blobs=blobs, input_id=storable(id), cursor=written)
-        await self._command(SEND, msgspec.to_builtins(sent), f"{SEND}/{node}/{id}")
+        return await self._command(SEND, msgspec.to_builtins(sent), f"{SEND}/{node}/{id}")
 
     async def stop(self) -> None:
         """Have all triggers and inputs of the run end: it completes when what has come is worked off."""
@@ -115,8 +116,8 @@ class Told:
             await self._command(CLOSE, msgspec.to_builtins(Sent(input=node)), f"{CLOSE}/{node}")
 
     async def _require_further(self, stored: StoredRun, node: str, input_id: str, cursor: str) -> None:
-        if any(command.command_id == f"{SEND}/{node}/{input_id}" for command in stored.commands):
-            return  # it is there already
+        if await self._engine.store.load_command(self.run_id, CommandId(f"{SEND}/{node}/{input_id}")) is not None:
+            return  # it is there already, and perhaps its cursor is the last one
         order = cursor_order((await self._engine.prepared(stored.run)).graph, node)
         last = next((found.checkpoint for found in stored.nodes if found.node_id == node), None)
         try:
@@ -294,10 +295,10 @@ class Told:
                 raise NotInDoubt(self.run_id, node_id, f"it was resolved as {said!r} before", doubtful)
         return node
 
-    async def _command(self, kind: str, payload: dict[str, Any], command_id: str | None) -> None:
-        """Tell the run something, durably, unless it has ended."""
+    async def _command(self, kind: str, payload: dict[str, Any], command_id: str | None) -> bool:
+        """Tell the run something, durably, unless it has ended. False if it has, or was told so before."""
         if (await self.state()).status in TERMINAL:
-            return
+            return False
         command = Command(
             command_id=CommandId(command_id or self._engine.chance.new_id()),
             run_id=self.run_id,
@@ -305,8 +306,9 @@ class Told:
             payload=payload,
             created_at=self._engine.clock.now_micros(),
         )
-        await self._engine.store.add_command(command)
+        is_new = await self._engine.store.add_command(command)
         await self._engine.commanded(self.run_id)
+        return is_new
 
 
 def _how(run: RunState, wait: WaitState) -> str:

@@ -388,6 +388,10 @@ class Store(Protocol):
         """
         ...
 
+    async def load_command(self, run_id: RunId, command_id: CommandId) -> Command | None:
+        """Return what a run was told under this id, whether or not anybody has taken it up; None if nothing was."""
+        ...
+
     async def pending_commands(self, owner: EngineId) -> Sequence[Command]:
         """Return the untaken commands for runs that `owner` owns, oldest first."""
         ...

@@ -14,7 +14,7 @@ from typing import Any
 
 from perdure.clock import Clock, SystemClock
 from perdure.errors import RunNotFound, StoreError
-from perdure.ids import DEFAULT_PROJECT, BranchId, EngineId, NodeId, RunId, Seq, is_text
+from perdure.ids import DEFAULT_PROJECT, BranchId, CommandId, EngineId, NodeId, RunId, Seq, is_text
 from perdure.journal.events import Recorded
 from perdure.journal.states import CheckpointState, RunState, WaitStatus
 from perdure.store import checkpoints, rows, waits
@@ -227,6 +227,10 @@ class PostgresStore:
         if is_added:
             self._tell()
         return is_added
+
+    async def load_command(self, run_id: RunId, command_id: CommandId) -> Command | None:
+        found = await self._rows("load_command", run_id, command_id)
+        return rows.command_of(found[0]) if found else None
 
     async def pending_commands(self, owner: EngineId) -> Sequence[Command]:
         return [rows.command_of(row) for row in await self._rows("pending_commands", owner)]

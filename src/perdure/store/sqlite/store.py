@@ -22,7 +22,7 @@ import apsw
 
 from perdure.clock import Clock, SystemClock
 from perdure.errors import RunNotFound, StoreDamaged, StoreError, StoreLocked, StoreReadOnly, StoreUnavailable
-from perdure.ids import DEFAULT_PROJECT, BranchId, EngineId, NodeId, RunId, Seq, is_text
+from perdure.ids import DEFAULT_PROJECT, BranchId, CommandId, EngineId, NodeId, RunId, Seq, is_text
 from perdure.journal.events import Recorded
 from perdure.journal.states import CheckpointState, RunState, WaitStatus
 from perdure.store import checkpoints, rows, waits
@@ -321,6 +321,10 @@ class SqliteStore:
             return await self._transact(add)
         except apsw.ConstraintError as error:
             raise RunNotFound(command.run_id) from error
+
+    async def load_command(self, run_id: RunId, command_id: CommandId) -> Command | None:
+        found = await self._rows("load_command", (self._project, run_id, command_id))
+        return rows.command_of(found[0]) if found else None
 
     async def pending_commands(self, owner: EngineId) -> Sequence[Command]:
         return [rows.command_of(row) for row in await self._rows("pending_commands", (self._project, owner))]
