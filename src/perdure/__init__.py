@@ -5,15 +5,16 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import perdure.nodes  # noqa: F401 -- says which node types come with perdure
 from perdure.errors import PerdureError
 from perdure.graph.asking import ask
 from perdure.graph.assets import Asset, Audio, Document, Image, Video
 from perdure.graph.declare import Backoff, NodeType, Outputs, Stream, Workflow, node, workflow
 from perdure.graph.inbox import inbox
 from perdure.graph.itemfailure import ItemFailure
+from perdure.graph.registry import declared_in
 from perdure.graph.trace import after, collect, failures, first, stage, text, unless, when
 from perdure.graph.triggers import Trigger, TriggerInput
+from perdure.nodes import MODULES
 
 if TYPE_CHECKING:
     from perdure.dispatch.assets import AssetFile
@@ -95,6 +96,9 @@ _LATE = {
     "schedule": "perdure.nodes.schedule",
 }
 """Names whose modules take a while to load: declaring workflows does not need them."""
+
+
+declared_in(MODULES)
 
 
 def __getattr__(name: str) -> Any:

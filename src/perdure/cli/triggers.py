@@ -191,9 +191,9 @@ async def _require_inbox(engine: Engine, run: RunState, node: str, place: Place)
 
 def _print(found: Sequence[TriggerReport], sheet: Paper, *, more: bool) -> None:
     now = SystemClock().now_micros()
-    rows = [("RUN", "NODE", "STATUS", "INPUTS", "NEXT", "CURSOR", "")]
-    rows += [_row(trigger, now=now) for trigger in found]
-    last = len(rows[0]) - 1
+    titles = ("RUN", "NODE", "STATUS", "INPUTS", "NEXT", "CURSOR", "")
+    rows = [titles, *(_row(trigger, now=now) for trigger in found)]
+    last = len(titles) - 1
     widths = [max(cells(row[column]) for row in rows) for column in range(last)]
     for number, row in enumerate(rows):
         head = "  ".join(padded(text, width) for text, width in zip(row[:last], widths, strict=True))

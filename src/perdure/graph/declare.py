@@ -393,9 +393,9 @@ def _declare(
     if inspect.isclass(fn):
         if problems := class_problems(fn):
             raise InvalidDeclaration(fn.__qualname__, problems)
-        shape: Shape | ClassShape = shape_of_class(fn, localns=localns)
-        if (trigger := as_trigger(fn)) is not None:
-            shape = _shape_of_trigger(trigger, shape)
+        of_class = shape_of_class(fn, localns=localns)
+        trigger = as_trigger(fn)
+        shape: Shape | ClassShape = of_class if trigger is None else _shape_of_trigger(trigger, of_class)
     else:
         shape = shape_of(fn, localns=localns)
     if name is None and not fn.__name__.isidentifier():
