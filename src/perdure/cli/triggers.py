@@ -20,6 +20,7 @@ from perdure.cli.terminal import Paper, paper
 from perdure.cli.words import cells, fitted, padded, plain, until, value_line
 from perdure.clock import SystemClock, from_micros
 from perdure.engine.engine import Engine
+from perdure.engine.inputs import stream_inputs
 from perdure.engine.inspect import find_run, living_engines, load_graph, load_run
 from perdure.engine.run import Run
 from perdure.engine.triggers import TRIGGERS, TriggerReport, living_triggers, triggers_of
@@ -168,7 +169,7 @@ async def _fire(
         target: Run[Any] = await engine.get(run_id)
         state = await target.state()
         await _require_inbox(engine, state, node, place)
-        schema = (await engine.stream_inputs(state)).get(node, {})
+        schema = stream_inputs((await engine.prepared(state)).graph).get(node, {})
         value = None if text is None else read_item(text, schema)
         is_new = await target.deliver(node, value, id=input_id, cursor=cursor)
         return run_id, is_new, bool(await living_engines(engine.store) - {engine.engine_id})
