@@ -17,7 +17,7 @@ import psutil
 from perdure import Engine, ask, workflow
 
 RUNS = 100_000
-ABREAST = 500
+ABREAST = 100
 ANSWERED = 20
 MIB = 2**20
 
