@@ -24,6 +24,7 @@ from bench.workloads import (
 from perdure import Context, Engine, node, workflow
 
 ABREAST = 500
+WAITING_ABREAST = 100
 # A body that waits is kept warm for five seconds; what counts is a run that has been waiting for longer.
 HIBERNATED_AFTER_SECONDS = 7.0
 DURABILITY: dict[str, Literal["async", "exit"]] = {"durability async": "async", "durability exit": "exit"}
@@ -209,7 +210,7 @@ async def _w4(engine: Engine, task: Task) -> Measurement:
 
 async def _w5(engine: Engine, task: Task) -> Measurement:
     figures = Waiting(task=task)
-    room = asyncio.Semaphore(ABREAST)
+    room = asyncio.Semaphore(WAITING_ABREAST)
     runs: dict[int, Any] = {}
 
     async def start(number: int) -> None:

@@ -178,6 +178,42 @@ def test_a_body_that_waits_is_kept_in_memory_for_as_long_as_was_said(sqlite_url:
     seldom_looking(sqlite_url, main, hibernate_after=5)
 
 
+def test_where_there_are_many_runs_no_body_that_waits_stays_in_memory(sqlite_url: str) -> None:
+    async def main(engine: Engine) -> None:
+        runs = [await engine.start(two_things_of_each, xs=[1]) for _ in range(4)]
+        for run in runs:
+            await asked(run, 2)
+        await asyncio.sleep(0.5)
+        kept = [run for run in runs if engine.driver_of(run.run_id) is not None]
+        assert len(kept) <= 2
+
+        for run in runs:
+            await answer_all(run)
+        assert [await run.result() for run in runs] == [[["ONE 1", "TWO 1"]]] * 4
+
+    seldom_looking(sqlite_url, main, hibernate_after=100, warm_runs=2)
+
+
+@node
+async def asks_once(ctx: Context, x: int) -> str:
+    return str(await ctx.ask(f"what of {x}?"))
+
+
+@workflow
+def asked_once(x: int) -> str:
+    return asks_once(x)
+
+
+def test_a_body_that_waits_holds_no_place_for_which_others_wait(sqlite_url: str) -> None:
+    async def main(engine: Engine) -> None:
+        runs = [await engine.start(asked_once, x=x) for x in range(5)]
+        async with asyncio.timeout(1):
+            for run in runs:
+                await asked(run)
+
+    seldom_looking(sqlite_url, main, hibernate_after=100, loop_bodies=2)
+
+
 def test_no_wait_counts_as_time_that_an_item_takes(sqlite_url: str) -> None:
     async def main(engine: Engine) -> None:
         run = await engine.start(two_things_of_each, xs=[1])

@@ -50,6 +50,7 @@ from perdure.engine.starting import begin, checked_inputs, checked_run_id, creat
 from perdure.engine.telling import Telling, chosen_statuses
 from perdure.engine.values import Decode, Values
 from perdure.engine.wanted import Wanted
+from perdure.engine.warmth import Warmth
 from perdure.errors import (
     EngineStopped,
     RunIdTaken,
@@ -519,17 +520,21 @@ class Engine(Keeping, Telling):
             probation=self._probation,
             room=self._room,
         )
+        warmth = Warmth()
+        slots = Slots(
+            {
+                "loop": settings.loop_bodies,
+                "thread": settings.threads,
+                "process": settings.processes,
+                "free": sys.maxsize,
+            },
+            on_shortage=warmth.make_room,
+        )
         return Machinery(
             store=self._store,
             committer=Committer(self._store, self.clock, patience_seconds=settings.patience_seconds),
-            slots=Slots(
-                {
-                    "loop": settings.loop_bodies,
-                    "thread": settings.threads,
-                    "process": settings.processes,
-                    "free": sys.maxsize,
-                }
-            ),
+            slots=slots,
+            warmth=warmth,
             dispatch=dispatch,
             clock=self.clock,
             values=self._values,
@@ -539,6 +544,7 @@ class Engine(Keeping, Telling):
             secrets=environment_secret,
             may_start=self._membership.is_fresh,
             hibernate_after=settings.hibernate_after,
+            is_crowded=lambda: len(self._drivers) > settings.warm_runs or slots.are_waited_for,
         )
 
     def _room(self) -> int:

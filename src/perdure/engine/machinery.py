@@ -12,6 +12,7 @@ from perdure.engine.hub import Hub
 from perdure.engine.rounds import Rounds
 from perdure.engine.slots import Slots
 from perdure.engine.values import Decode, Values
+from perdure.engine.warmth import Warmth
 from perdure.ids import Chance, RunId
 from perdure.journal.events import Encoded
 from perdure.store.base import Store
@@ -38,4 +39,7 @@ class Machinery:
     start_run: StartRun
     hibernate_after: float = 5.0
     """How many seconds a body that waits stays in memory."""
+    warmth: Warmth = field(default_factory=Warmth)
+    is_crowded: Callable[[], bool] = lambda: False
+    """Whether there are so many runs in memory that no body that waits stays there. As it is if others wait for places."""
     rounds: Rounds = field(default_factory=Rounds)

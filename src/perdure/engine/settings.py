@@ -30,8 +30,10 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     grace_seconds: float = 20.0
     """How long running bodies may go on when the engine is told to stop."""
     hibernate_after: float = 5.0
-    """How long a body that waits for an answer, a signal or a time stays in memory, at least and at most twice as long. After
-    that it is ended, and run again when something comes. 0 ends it at once."""
+    """How long a body that waits for an answer, a signal or a time stays in memory. After that it is ended, and run again when
+    something comes. 0 ends it at once."""
+    warm_runs: int = 100
+    """While there are more runs than so many in memory, or others wait for a place, bodies that wait are ended at once."""
     loop_stall_seconds: float = 60.0
     """A loop that has not turned for so long is taken for wedged: the heartbeat stops."""
     inline_max_bytes: int = 256 * 1024

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum, auto
 from typing import Protocol
 
@@ -31,10 +31,17 @@ class Claimant(Protocol):
 class Slots:
     """Grants slots; who asks when there is none is granted one later, in the order of asking."""
 
-    def __init__(self, sizes: Mapping[SlotKind, int]) -> None:
+    def __init__(self, sizes: Mapping[SlotKind, int], *, on_shortage: Callable[[], None] = lambda: None) -> None:
+        """`on_shortage` is called when somebody has to wait."""
         self._free: dict[SlotKind, int] = dict(sizes)
         self._queues: dict[SlotKind, dict[Claimant, None]] = {kind: {} for kind in sizes}
         self._granting: set[SlotKind] = set()
+        self._on_shortage = on_shortage
+
+    @property
+    def are_waited_for(self) -> bool:
+        """Whether somebody waits for a slot, of whatever kind."""
+        return any(self._queues.values())
 
     def acquire(self, kind: SlotKind, claimant: Claimant) -> bool:
         """Take a slot, or be remembered as waiting for one, behind those who wait already."""
@@ -43,6 +50,8 @@ class Slots:
             return True
         self._queues[kind].setdefault(claimant)
         self._grant(kind)
+        if claimant in self._queues[kind]:
+            self._on_shortage()
         return False
 
     def release(self, kind: SlotKind) -> None:

@@ -118,6 +118,7 @@ class Waiting:
 
     def close(self) -> None:
         """Forget all timers: the run is let go."""
+        self._machinery.warmth.discard(self)
         for handle in (*self._dues.values(), *(() if self._look is None else (self._look,))):
             handle.cancel()
 
@@ -147,12 +148,14 @@ class Waiting:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._futures.setdefault(wait.wait_id, []).append(future)
         with actor.waiting_for(wait):
-            is_over_at_once = wait.kind is WaitKind.SUSPEND or (self._hibernate_after <= 0 and not self._is_soon(wait))
+            is_for_memory = self._hibernate_after > 0 and not self._machinery.is_crowded()
+            is_over_at_once = wait.kind is WaitKind.SUSPEND or not (is_for_memory or self._is_soon(wait))
             if is_over_at_once and actor.only_waits and not self._is_coming_back(actor):
                 self.unwind(actor, (wait.question.prompt if wait.question is not None else "") or "it waits")
             else:
                 self._seen[actor] = self._stand(self._decider.projection.node(actor.node_id).last_seq)
                 self._seen_run = self._stand(self._decider.projection.run.last_seq)
+                self._machinery.warmth.add(self)
                 self.look_later()
             await future
         settled = self._waits.get(wait.wait_id)
@@ -307,6 +310,15 @@ class Waiting:
             return
         self._decider.falls_asleep = True
         self.unwind_all("it waits for items")
+
+    def make_room(self) -> None:
+        """Unwind what would otherwise stay in memory for a while."""
+        self._driver.guarded(self._make_room)
+
+    def _make_room(self) -> None:
+        for actor in list(self._bodies.running()):
+            if actor.only_waits and not (self._waits_soon(actor) or self._is_coming_back(actor)):
+                self.unwind(actor, "others need its place")
 
     def unwind_waiting(self, reason: str) -> None:
         """Unwind every body that waits for something from outside."""
