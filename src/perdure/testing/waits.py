@@ -16,7 +16,7 @@ from perdure.graph.declare import Stream, node, workflow
 from perdure.graph.inbox import inbox
 from perdure.graph.trace import collect, when
 from perdure.graph.triggers import Trigger, TriggerInput
-from perdure.journal.events import TimerFired
+from perdure.journal.events import TriggerInputReceived
 from perdure.journal.states import RunStatus, WaitKind
 from perdure.nodes.schedule import Tick, schedule
 from perdure.testing.graphs import TICK_SECONDS, Reference, add, tell_own_run, through_own_engine
@@ -74,7 +74,7 @@ async def sending(run: Run[Any]) -> None:
 
 async def stopping(run: Run[Any]) -> None:
     """Stop the run after some time."""
-    if len([entry async for entry in run.events(follow=False) if isinstance(entry.event, TimerFired)]) >= 3:
+    if len([entry async for entry in run.events(follow=False) if isinstance(entry.event, TriggerInputReceived)]) >= 3:
         await run.stop()
 
 
