@@ -14,7 +14,7 @@ from perdure import Engine
 from perdure.engine.inspect import verify_run
 from perdure.errors import InvalidGraph, RunFailed
 from perdure.graph.forms import graph_from_json
-from tests.engine.test_triggers import orders
+from tests.engine.test_triggers import nightly_all
 
 TICKS = {
     "name": "document_ticks",
@@ -97,7 +97,7 @@ async def test_an_engine_with_workflows_of_its_own_has_built_in_types_and_one_wi
         "nodes": [{"id": "letters", "type": "perdure.inbox", "data": {"schema": {"type": "string"}}}],
         "edges": [{"source": "letters", "target": "$output", "targetHandle": "output", "mode": "collect"}],
     }
-    async with Engine(sqlite_url, workflows=[orders]) as engine:
+    async with Engine(sqlite_url, workflows=[nightly_all]) as engine:
         run = await engine.start(graph_from_json(inbox))
         await run.deliver("letters", "a", id="1")
         await run.stop()
