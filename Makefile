@@ -3,7 +3,7 @@
 PYTHON ?= $(shell for candidate in python3.13 python3.12 python3.11 python3; do \
 	$$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$candidate && break; done)
 # More than there are processors, as is usual for those who wait for disks and for each other.
-WORKERS ?= 3
+WORKERS ?= 4
 
 VENV := .venv
 BIN := $(VENV)/bin

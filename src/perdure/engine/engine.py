@@ -391,7 +391,7 @@ class Engine(Keeping, Telling):
             await self._listening.take_commands()
         if run_id not in self._drivers:  # also where it was let go before it could hear of the command
             self._wanted.ask(run_id)
-            self._listening.sweep_soon()
+            self._listening.take_up_soon()
 
     async def news(self, changed: asyncio.Event) -> None:
         """Wait until `changed` is set here, or until something may have changed elsewhere. Raises EngineStopped."""
@@ -598,7 +598,7 @@ class Engine(Keeping, Telling):
                 self._not_readable[run_id] = (driver.unreadable_nodes, driver.not_readable)
             if driver.has_untaken_commands:
                 self._wanted.ask(run_id)
-                self._listening.sweep_soon()
+                self._listening.take_up_soon()
 
     def _no_longer_ours(self, run_id: RunId) -> None:
         self._orphans.pop(run_id, None)

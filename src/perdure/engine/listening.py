@@ -47,10 +47,16 @@ class Listening:
         self._engine_id = engine_id
         self._may_wake = may_wake
         self._is_to_sweep = asyncio.Event()
+        self._is_for_all = False
         self._is_to_look = asyncio.Event()
 
-    def sweep_soon(self) -> None:
-        """There may be a run to take up."""
+    def take_up_soon(self) -> None:
+        """Somebody here has asked for a run."""
+        self._is_to_sweep.set()
+
+    def _sweep_soon(self) -> None:
+        """There may be a run to take up for which nobody here has asked."""
+        self._is_for_all = True
         self._is_to_sweep.set()
 
     def look_soon(self) -> None:
@@ -99,7 +105,7 @@ class Listening:
         now = self._clock.now_micros()
         wakings = await self._store.find_woken(now=now, limit=1)
         if wakings.runs:
-            self._is_to_sweep.set()
+            self._sweep_soon()
         if wakings.next_at is None:
             return self._poll_seconds
         # Also beside runs that may be for others to take.
@@ -110,7 +116,8 @@ class Listening:
         while True:
             await self._is_to_sweep.wait()
             self._is_to_sweep.clear()
+            is_for_all, self._is_for_all = self._is_for_all, False
             try:
-                await self._recovery.sweep()
+                await (self._recovery.sweep() if is_for_all else self._recovery.take_up_asked())
             except StoreError as error:
                 log.warning("recovery_failed", extra={"error": str(error)})

@@ -87,6 +87,11 @@ class Recovery:
                 interval = min(interval, PRESSED_SECONDS)
             await self._clock.sleep(interval * self._chance.uniform(0.5, 1.5))
 
+    async def take_up_asked(self) -> None:
+        """Take over what somebody here has asked for, and nothing else."""
+        async with self._sweeping:
+            await self._take_up_asked()
+
     async def sweep(self) -> None:
         """Take over what can be taken over now, oldest first, a batch at a time. One sweep follows the other."""
         async with self._sweeping:
