@@ -308,6 +308,8 @@ class Waiting:
             return
         if any(map(self._is_soon, self._waits.open())) or any(map(self._is_coming_back, self._bodies.running())):
             return
+        if self._decider.is_retried_soon(at=self._machinery.clock.now_micros()):
+            return  # the run does not rest before that, and what is tried again may give or read items
         self._decider.falls_asleep = True
         self.unwind_all("it waits for items")
 

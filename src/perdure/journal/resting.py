@@ -133,10 +133,8 @@ class Resting(Streaming):
             return
         waits = self.projection.waits.open()
         dues = [wait.due for wait in waits if wait.due is not None]
-        retries = [self._retried_at(node_id, at) for node_id in self._delayed]
-        is_soon = any(due - at <= self.hibernate_micros for due in dues)
-        is_soon = is_soon or any(due - at <= max(self.hibernate_micros, RETRY_MICROS) for due in retries)
-        dues += retries
+        is_soon = any(due - at <= self.hibernate_micros for due in dues) or self.is_retried_soon(at=at)
+        dues += [self._retried_at(node_id, at) for node_id in self._delayed]
         waits_for_input = any(self.plan.nodes[node_id].node.type in FED for node_id in self._suspended)
         has_reason = waits or in_doubt or self._delayed or waits_for_input
         if is_soon or not has_reason or any(map(self.may_go_on, self._suspended)):
@@ -145,6 +143,11 @@ class Resting(Streaming):
         reason = _reason(in_doubt, asked, waits, list(self._delayed))
         wake_at = min(dues, default=None)
         self._record(e.RunSuspended(reason=reason, awaiting_input=bool(asked) and not in_doubt, wake_at=wake_at), at)
+
+    def is_retried_soon(self, *, at: int) -> bool:
+        """Whether a node is tried again so soon that the run stays in memory for it."""
+        soon = at + max(self.hibernate_micros, RETRY_MICROS)
+        return any(self._retried_at(node_id, at) <= soon for node_id in self._delayed)
 
     def _retried_at(self, node_id: NodeId, at: int) -> int:
         """Return when a node is tried again: no later than it may be, though another clock may have set the time."""

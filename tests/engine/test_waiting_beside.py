@@ -1,0 +1,60 @@
+"""Bodies that wait beside others that work, in virtual time: none of them holds up another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+from perdure import Context, Engine, collect, node, workflow
+from perdure.journal.states import NodeStatus
+from tests.engine.engines import assert_whole
+from tests.engine.test_waiting import answer_all, asked, begun, seldom_looking
+
+# Streams beside a question
+
+
+@node
+async def asks_aside(ctx: Context) -> str:
+    return await ctx.ask("aside?")
+
+
+@node(retries=1, backoff=timedelta(seconds=60))
+async def fails_at_first() -> AsyncIterator[int]:
+    begun.append("first")
+    yield 1
+    if len(begun) == 1:
+        raise OSError("not yet")
+    yield 2
+
+
+@node
+async def doubled_beside(x: int) -> int:
+    return 2 * x
+
+
+@node
+async def both_beside(numbers: list[int], answer: str) -> list[Any]:
+    return [numbers, answer]
+
+
+@workflow
+def tried_again_beside_a_question() -> list[Any]:
+    return both_beside(collect(doubled_beside.map(fails_at_first())), asks_aside())
+
+
+def test_who_reads_from_a_node_that_is_tried_again_goes_on_with_it(sqlite_url: str) -> None:
+    async def main(engine: Engine) -> None:
+        run = await engine.start(tried_again_beside_a_question)
+        await asked(run)
+
+        await asyncio.sleep(100)
+
+        nodes = {node.node_id: node.status for node in (await run.load()).nodes}
+        assert nodes["doubled_beside"] is NodeStatus.COMPLETED
+        await answer_all(run)
+        assert await run.result() == [[2, 4], "ASIDE?"]
+        await assert_whole(engine, run)
+
+    seldom_looking(sqlite_url, main, hibernate_after=5)
