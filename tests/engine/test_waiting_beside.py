@@ -10,7 +10,7 @@ from typing import Any
 from perdure import Context, Engine, collect, node, workflow
 from perdure.journal.states import NodeStatus
 from tests.engine.engines import assert_whole
-from tests.engine.test_waiting import answer_all, asked, begun, seldom_looking
+from tests.engine.test_waiting import answer_all, asked, begun, either, seldom_looking
 
 # Streams beside a question
 
@@ -58,3 +58,32 @@ def test_who_reads_from_a_node_that_is_tried_again_goes_on_with_it(sqlite_url: s
         await assert_whole(engine, run)
 
     seldom_looking(sqlite_url, main, hibernate_after=5)
+
+
+# Items beside questions of others
+
+
+@node(concurrency=2)
+async def goes_on_without_answer(ctx: Context, x: int) -> int:
+    if x:
+        await asyncio.sleep(20)
+        return x
+    await asyncio.wait((asyncio.ensure_future(ctx.ask("any news?")),), timeout=1)
+    return x
+
+
+@workflow
+def leaves_a_question(xs: list[int]) -> list[int]:
+    return collect(goes_on_without_answer.map(xs))
+
+
+@either
+def test_a_question_that_a_call_has_left_behind_ends_no_other(sqlite_url: str, hibernate_after: float) -> None:
+    async def main(engine: Engine) -> None:
+        run = await engine.start(leaves_a_question, xs=[0, 1])
+
+        async with asyncio.timeout(30):
+            assert await run.result() == [0, 1]
+        await assert_whole(engine, run)
+
+    seldom_looking(sqlite_url, main, hibernate_after=hibernate_after)

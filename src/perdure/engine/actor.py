@@ -257,6 +257,11 @@ class Actor(Serving):
         if "recall" in self.__dict__:
             self.recall.forget()
 
+    def call_ended(self, scope: str) -> None:
+        """Whatever a call that has ended has left behind, and that waits, says nothing about the body."""
+        if "recall" in self.__dict__:
+            self.recall.ended(scope)
+
     @staticmethod
     def _scope_of(wait_name: str) -> str:
         return ""

@@ -70,6 +70,7 @@ class ItemServices:
     def close(self) -> None:
         """The call has ended, and its scratch folder with it."""
         self._is_closed = True
+        self._actor.call_ended(self._step(""))
         if self._files is not None:
             self._files.close()
 

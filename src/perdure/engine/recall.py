@@ -52,6 +52,11 @@ class Recall:
         self._left.clear()
         self._came_back.set()
 
+    def ended(self, scope: str) -> None:
+        """Note that a call is over: the body does not wait for what is left of it."""
+        for wait_id in [wait_id for wait_id, waiting in self.awaited.items() if waiting == scope]:
+            del self.awaited[wait_id]
+
     def left(self, scope: str) -> Sequence[str]:
         """Return the names of what the body has not come back to."""
         return [name for name, _ in self._left.get(scope, ())]
