@@ -7,7 +7,10 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from perdure import Context, Engine, collect, node, workflow
+from perdure.errors import AnsweredAlready
 from perdure.journal.states import NodeStatus
 from tests.engine.engines import assert_whole
 from tests.engine.test_waiting import answer_all, asked, begun, either, seldom_looking
@@ -87,3 +90,22 @@ def test_a_question_that_a_call_has_left_behind_ends_no_other(sqlite_url: str, h
         await assert_whole(engine, run)
 
     seldom_looking(sqlite_url, main, hibernate_after=hibernate_after)
+
+
+# Answers to what is not asked any more
+
+
+def test_an_answer_that_comes_too_late_is_refused_however_often_it_is_given(sqlite_url: str) -> None:
+    async def main(engine: Engine) -> None:
+        run = await engine.start(leaves_a_question, xs=[0, 1])
+        (question,) = await asked(run)
+        await run.cancel()
+        await run.wait()
+
+        for _ in range(2):
+            with pytest.raises(AnsweredAlready):
+                await run.answer(question.interaction_id, "none", answer_id="mine")
+
+        assert (await run.load()).commands == ()
+
+    seldom_looking(sqlite_url, main)

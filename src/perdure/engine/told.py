@@ -240,14 +240,18 @@ class Told:
         )
         command = answer_command(self.run_id, answer, at=self._engine.clock.now_micros())
         is_open = wait.status is WaitStatus.OPEN and run.status not in TERMINAL
+        # Also if it looks answered: if it was by the same answer, nothing is wrong.
+        is_told = answer_id is not None and not is_open and await self._is_told(command)
         try:
-            # Also if it looks answered: if it was by the same answer, nothing is wrong.
-            is_there = not await self._engine.store.add_command(command) if is_open or answer_id else False
+            is_there = not await self._engine.store.add_command(command) if is_open or is_told else False
         except CommandIdTaken:
             raise AnsweredAlready(self.run_id, wait.wait_id, _how(run, wait)) from None
         if not is_open and not is_there:
             raise AnsweredAlready(self.run_id, wait.wait_id, _how(run, wait))
         await self._engine.commanded(self.run_id)
+
+    async def _is_told(self, command: Command) -> bool:
+        return await self._engine.store.load_command(self.run_id, command.command_id) is not None
 
     # Doubt
 
