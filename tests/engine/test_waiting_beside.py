@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from perdure import Context, Engine, collect, node, workflow
+from perdure.engine.driver import Driver
 from perdure.errors import AnsweredAlready
 from perdure.journal.states import NodeStatus
 from tests.engine.engines import assert_whole
@@ -109,3 +110,38 @@ def test_an_answer_that_comes_too_late_is_refused_however_often_it_is_given(sqli
         assert (await run.load()).commands == ()
 
     seldom_looking(sqlite_url, main)
+
+
+# Bodies that work for long beside others that wait
+
+
+@node
+async def works_for_an_hour() -> list[int]:
+    await asyncio.sleep(3_600)
+    return []
+
+
+@workflow
+def an_hour_beside_a_question() -> list[Any]:
+    return both_beside(works_for_an_hour(), asks_aside())
+
+
+def test_a_run_that_stays_in_memory_is_not_looked_at_all_the_time(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[float] = []
+    set_timer = Driver.later
+
+    def later(driver: Driver, seconds: float, work: Callable[[], None]) -> asyncio.TimerHandle:
+        looks.append(seconds)
+        return set_timer(driver, seconds, work)
+
+    monkeypatch.setattr(Driver, "later", later)
+
+    async def main(engine: Engine) -> None:
+        run = await engine.start(an_hour_beside_a_question)
+        await asked(run)
+        await asyncio.sleep(1_000)
+        assert len(looks) < 1_000
+
+    seldom_looking(sqlite_url, main, hibernate_after=5)

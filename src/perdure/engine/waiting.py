@@ -274,8 +274,9 @@ class Waiting:
         self._seen_run = self._stand(self._decider.projection.run.last_seq, self._seen_run)
         self._fall_asleep()
         if len(self._bodies):
-            first = min(stand.since for stand in (self._seen_run, *self._seen.values()))
-            self.look_later(passed=self._machinery.clock.monotonic() - first)
+            now = self._machinery.clock.monotonic()
+            stands = [stand.since for stand in (self._seen_run, *self._seen.values()) if not self._lasts(stand)]
+            self.look_later(passed=now - min(stands, default=now))
 
     def _stand(self, seq: Seq, seen: Stand | None = None) -> Stand:
         """Return where something stands: since when it was seen there, or since this moment."""
