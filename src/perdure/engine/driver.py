@@ -37,7 +37,7 @@ from perdure.ids import CommandId, Epoch, NodeId, RunId, Seq
 from perdure.journal import events as e
 from perdure.journal.decide import Decider
 from perdure.journal.projection import Projection
-from perdure.journal.states import MOVING, RunState, RunStatus
+from perdure.journal.states import MOVING, TERMINAL, RunState, RunStatus
 from perdure.store.base import (
     BlobUse,
     Claim,
@@ -478,7 +478,9 @@ class Driver:
         items, drops, shown = self.streams.take(self.decider)
         portion = self._pending.cut(items, drops)
         portion.acts[:0] = [functools.partial(outbox.show, batch) for outbox, batch in shown]
-        if self._may_release() if self._tenure.is_certain else self._rests():
+        # A run that has ended is let go with its end, also if some body has not heard of it: nobody would look after it again.
+        has_ended = self.projection.run.status in TERMINAL
+        if has_ended or (self._may_release() if self._tenure.is_certain else self._rests()):
             self._tenure.end()
         if self._bodies.has_unprepared or self.decider.has_more:
             self._soon(self._while_written)
