@@ -12,7 +12,19 @@ from zoneinfo import ZoneInfo
 import msgspec
 import pytest
 
-from perdure import Context, Engine, Tick, Trigger, TriggerInput, collect, folder, inbox, node, schedule, workflow
+from perdure import (
+    Context,
+    Engine,
+    Tick,
+    Trigger,
+    TriggerInput,
+    collect,
+    folder,
+    inbox,
+    node,
+    schedule,
+    workflow,
+)
 from perdure.engine.inspect import verify_run
 from perdure.errors import CursorRegressed, GraphError, InputClosed, RunFailed, WrongInputs
 from perdure.ids import RunId
@@ -62,6 +74,16 @@ def nightly_skip() -> list[str]:
 @workflow
 def every_minute() -> list[str]:
     return collect(note.map(schedule(every=timedelta(minutes=1))))
+
+
+@workflow
+def hourly() -> list[str]:
+    return collect(note.map(schedule("0 * * * *", tz="Europe/Berlin")))
+
+
+@workflow
+def every_hour() -> list[str]:
+    return collect(note.map(schedule(every=3600, tz="Europe/Berlin")))
 
 
 @workflow
@@ -176,6 +198,25 @@ def test_an_interval_begins_with_the_run_and_is_kept_over_a_downtime(tmp_path: P
         ("2026-05-01T12:07:30+00:00", 4),
         ("2026-05-01T12:08:30+00:00", 0),
     ]
+
+
+@pytest.mark.parametrize("flow", [hourly, every_hour], ids=["cron", "interval"])
+@pytest.mark.parametrize("begins", [datetime(2026, 10, 24, 22, tzinfo=UTC), datetime(2026, 3, 28, 22, tzinfo=UTC)])
+def test_what_comes_every_hour_does_so_also_while_clocks_are_changed(
+    flow: Any, begins: datetime, tmp_path: Path
+) -> None:
+    fired = lived(
+        flow,
+        tmp_path,
+        begins=begins - timedelta(seconds=1),
+        down_from=begins + timedelta(hours=2, minutes=30),
+        up_at=begins + timedelta(hours=2, minutes=40),
+        ends=begins + timedelta(hours=4, minutes=30),
+    )
+
+    first = 0 if flow is hourly else 1
+    hours = [round(datetime.fromisoformat(at).timestamp() - begins.timestamp()) / 3600 for at, _ in fired]
+    assert [round(hour, 2) for hour in hours] == list(range(first, 5))
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,10 @@ class Schedule(Trigger[datetime, Tick]):
         if self.catch_up not in get_args(CatchUp):
             yield f"There is no catch_up {self.catch_up!r}: choose one of {', '.join(get_args(CatchUp))}."
 
+    def is_after(self, cursor: datetime, last: datetime) -> bool:
+        # Of two times in the same zone Python compares what clocks show, and in autumn they show an hour twice.
+        return cursor.astimezone(UTC) > last.astimezone(UTC)
+
     def after(self, last: datetime) -> Iterator[datetime]:
         """Return the times that come after another one, without end."""
         zone = ZoneInfo(self.tz)
@@ -151,6 +155,7 @@ def _cron(expression: str, after: datetime) -> Iterator[datetime]:
 
 
 def _steps(last: datetime, step: timedelta) -> Iterator[datetime]:
+    moment = last.astimezone(UTC)  # what clocks show is put forward and back
     while True:
-        last += step
-        yield last
+        moment += step
+        yield moment.astimezone(last.tzinfo)
