@@ -29,7 +29,7 @@ from perdure.engine.inspect import verify_run
 from perdure.errors import CursorRegressed, GraphError, InputClosed, RunFailed, WrongInputs
 from perdure.ids import RunId
 from perdure.journal.states import RunStatus
-from perdure.nodes.schedule import next_times
+from perdure.nodes.schedule import Schedule, next_times
 from perdure.testing.loop import VirtualClock, run_virtual
 from perdure.testing.world import SETTINGS
 from tests.crash.backends import opened_world
@@ -226,6 +226,8 @@ def test_what_comes_every_hour_does_so_also_while_clocks_are_changed(
         (lambda: schedule("0 0 31 2 *"), "cron expression|never comes"),
         (lambda: schedule("0 0 * * *", tz="Mars/Phobos"), "no time zone 'Mars/Phobos'"),
         (lambda: schedule(every=0), "An interval is a number of seconds above zero"),
+        (lambda: schedule(every=1e-9), "An interval is a number of seconds above zero"),
+        (lambda: schedule(every=1e300), "An interval is a number of seconds above zero"),
         (lambda: schedule(), "either a cron expression or an interval"),
         (lambda: schedule("0 0 * * *", every=3), "either a cron expression or an interval"),
         (lambda: schedule("0 0 * * *", catch_up="some"), "no catch_up 'some'"),  # type: ignore[arg-type]
@@ -384,3 +386,37 @@ async def test_each_file_is_given_once_also_by_another_engine(
 
         assert await run.result() == ["in/b.csv", "in/a.csv", "in/0.csv"] == taken
         assert await verify_run(engine, RunId(run.run_id)) == []
+
+
+class Clock:
+    """All that a trigger needs of a context which only asks for the time."""
+
+    def __init__(self, ahead: float = 0.0) -> None:
+        self._ahead = timedelta(seconds=ahead)
+
+    def now(self) -> datetime:
+        return datetime.now(UTC) + self._ahead
+
+
+async def test_times_that_were_missed_are_counted_without_holding_up_others() -> None:
+    class Awake(Clock):
+        async def sleep(self, until: datetime) -> None:
+            """It is that time."""
+
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    wanted = Schedule()
+    wanted.every = 0.001
+    async with asyncio.TaskGroup() as group:
+        working = group.create_task(others())
+        fired = await anext(wanted.inputs(Awake(), datetime.now(UTC) - timedelta(minutes=1)))
+        working.cancel()
+
+    assert fired.data.missed >= 59_999
+    assert turns >= 50

@@ -6,6 +6,7 @@ missed, and `catch_up` says what becomes of it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -28,6 +29,9 @@ ALIASES = {
 }
 ON_TIME_SECONDS = 60.0
 """How late a time may fire without having been missed."""
+LONGEST = timedelta(days=36_525)
+TIMES_PER_TURN = 1_000
+"""After how many times that were missed others get a turn."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,8 @@ class Schedule(Trigger[datetime, Tick]):
             for time in self._times(last, now):
                 last = time
                 count += 1
+                if count % TIMES_PER_TURN == 0:
+                    await asyncio.sleep(0)
                 if self.catch_up == "all":
                     yield _fired(Tick(time))
             is_on_time = (now - last).total_seconds() <= ON_TIME_SECONDS
@@ -66,8 +72,8 @@ class Schedule(Trigger[datetime, Tick]):
     def problems(self) -> Iterator[str]:
         if (self.cron is None) == (self.every is None):
             yield "A schedule has either a cron expression or an interval: cron='0 7 * * *' or every=3600."
-        if self.every is not None and not 0 < self.every < float("inf"):
-            yield f"An interval is a number of seconds above zero, and {self.every!r} is none."
+        if self.every is not None and _interval(self.every) is None:
+            yield f"An interval is a number of seconds above zero, a century at most, and {self.every!r} is none."
         if self.cron is not None and (problem := _cron_problem(self.cron)):
             yield problem
         if not _is_zone(self.tz):
@@ -125,6 +131,15 @@ def next_times(cron: str, tz: str, after: datetime, count: int) -> list[datetime
 
 def _fired(tick: Tick) -> TriggerInput[datetime, Tick]:
     return TriggerInput(tick, id=tick.at.isoformat(), cursor=tick.at)
+
+
+def _interval(seconds: float) -> timedelta | None:
+    """Return an interval that a schedule can have; None if there is none of this length."""
+    try:
+        interval = timedelta(seconds=seconds)
+    except (OverflowError, ValueError):
+        return None
+    return interval if timedelta(0) < interval <= LONGEST else None
 
 
 def _is_zone(name: str) -> bool:
