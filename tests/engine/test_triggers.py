@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -28,12 +29,13 @@ from perdure import (
 from perdure.engine.inspect import verify_run
 from perdure.errors import CursorRegressed, GraphError, InputClosed, RunFailed, WrongInputs
 from perdure.ids import RunId
+from perdure.journal import events as e
 from perdure.journal.states import RunStatus
 from perdure.nodes.schedule import Schedule, next_times
 from perdure.testing.loop import VirtualClock, run_virtual
 from perdure.testing.world import SETTINGS
 from tests.crash.backends import opened_world
-from tests.engine.engines import in_another_process
+from tests.engine.engines import counted, in_another_process
 
 PATIENT = msgspec.structs.replace(
     SETTINGS, poll_seconds=86_400, recovery_seconds=86_400, heartbeat_seconds=40_000, lease_seconds=200_000
@@ -348,6 +350,36 @@ async def test_inputs_are_acknowledged_when_they_are_durable_and_a_trigger_can_b
 
         assert await run.result() == [0, 1, 2]
         assert await verify_run(engine, run.run_id) == []
+
+
+@node
+class Volumes(Trigger[int, str]):
+    """Gives what is large without end, so that something of it is on its way to be kept at any time."""
+
+    async def inputs(self, ctx: Any, cursor: int | None) -> AsyncIterator[TriggerInput[int, str]]:
+        for number in count((cursor or 0) + 1):
+            yield TriggerInput("x" * 3_000_000, id=str(number), cursor=number)
+
+
+@node
+async def size_of(volume: str) -> int:
+    return len(volume)
+
+
+@workflow
+def volumes() -> list[int]:
+    return collect(size_of.map(Volumes()))
+
+
+async def test_a_trigger_can_be_stopped_while_an_input_is_on_its_way(sqlite_url: str) -> None:
+    async with Engine(sqlite_url) as engine:
+        for number in range(5):
+            run = await engine.start(volumes)
+            await asyncio.sleep(0.1 + number * 0.013)
+            await run.stop()
+
+            assert len(await run.result()) == (await counted(run))[e.TriggerInputReceived]
+            assert await verify_run(engine, run.run_id) == []
 
 
 # Folders

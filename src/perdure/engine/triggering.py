@@ -60,6 +60,8 @@ class TriggerEmission(Emission):
         )
 
     def _give(self, packed: PackedEntry) -> None:
+        if self._is_unread:  # the stream may be closed; whoever runs the trigger again would find the input again
+            return
         super()._give(packed)
         if isinstance(packed, PackedInput):
             self._trigger.input_received(packed)
