@@ -353,6 +353,22 @@ async def test_inputs_are_acknowledged_when_they_are_durable_and_a_trigger_can_b
 
 
 @node
+class Unacknowledged(Trigger[int, int]):
+    async def inputs(self, ctx: Any, cursor: int | None) -> AsyncIterator[TriggerInput[int, int]]:
+        async def acknowledge() -> None:
+            raise ConnectionError("nobody is there")
+
+        for number in range(cursor or 0, 3):
+            yield TriggerInput(number, id=str(number), cursor=number + 1, acknowledge=acknowledge)
+        await asyncio.sleep(3_600)
+
+
+@workflow
+def unacknowledged() -> list[int]:
+    return collect(take.map(Unacknowledged()))
+
+
+@node
 class Volumes(Trigger[int, str]):
     """Gives what is large without end, so that something of it is on its way to be kept at any time."""
 
@@ -380,6 +396,19 @@ async def test_a_trigger_can_be_stopped_while_an_input_is_on_its_way(sqlite_url:
 
             assert len(await run.result()) == (await counted(run))[e.TriggerInputReceived]
             assert await verify_run(engine, run.run_id) == []
+
+
+async def test_a_run_goes_on_where_an_input_cannot_be_acknowledged(sqlite_url: str) -> None:
+    taken.clear()
+    async with Engine(sqlite_url) as engine:
+        run = await engine.start(unacknowledged)
+        async with asyncio.timeout(5):
+            while len(taken) < 3:
+                await asyncio.sleep(0.01)
+        await run.stop()
+
+        assert await run.result() == [0, 1, 2] == taken
+        assert (await counted(run))[e.RunClaimed] == 1
 
 
 # Folders

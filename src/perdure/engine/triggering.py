@@ -119,7 +119,10 @@ class TriggerActor(Actor):
 
     def _acknowledge(self, acknowledge: Callable[[], Awaitable[None]]) -> None:
         async def tell() -> None:
-            await acknowledge()
+            try:
+                await acknowledge()
+            except Exception as error:  # it is the user's, and may raise anything; the input is recorded all the same
+                log.warning("not_acknowledged", extra={"node_id": self.node_id, "error": repr(error)})
 
         self._driver.spawn(tell())
 
