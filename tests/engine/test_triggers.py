@@ -35,7 +35,7 @@ from perdure.nodes.schedule import Schedule, next_times
 from perdure.testing.loop import VirtualClock, run_virtual
 from perdure.testing.world import SETTINGS
 from tests.crash.backends import opened_world
-from tests.engine.engines import counted, in_another_process
+from tests.engine.engines import counted, engine_on, in_another_process
 
 PATIENT = msgspec.structs.replace(
     SETTINGS, poll_seconds=86_400, recovery_seconds=86_400, heartbeat_seconds=40_000, lease_seconds=200_000
@@ -353,6 +353,14 @@ async def test_inputs_are_acknowledged_when_they_are_durable_and_a_trigger_can_b
 
 
 @node
+class WithoutCursor(Trigger[int, int]):
+    async def inputs(self, ctx: Any, cursor: int | None) -> AsyncIterator[TriggerInput[int, int]]:
+        for number in range(3):
+            await ctx.sleep(60)
+            yield TriggerInput(number, id=str(number))
+
+
+@node
 class Unacknowledged(Trigger[int, int]):
     async def inputs(self, ctx: Any, cursor: int | None) -> AsyncIterator[TriggerInput[int, int]]:
         async def acknowledge() -> None:
@@ -364,8 +372,25 @@ class Unacknowledged(Trigger[int, int]):
 
 
 @workflow
+def without_cursor() -> list[int]:
+    return collect(take.map(WithoutCursor()))
+
+
+@workflow
 def unacknowledged() -> list[int]:
     return collect(take.map(Unacknowledged()))
+
+
+def test_a_trigger_without_cursors_sleeps_as_often_as_it_says(tmp_path: Path) -> None:
+    async def main() -> None:
+        begun = asyncio.get_running_loop().time()
+        async with engine_on(f"sqlite:///{tmp_path}/p.db", hibernate_after=1_000) as engine:
+            run = await engine.start(without_cursor)
+
+            assert await run.result() == [0, 1, 2]
+            assert asyncio.get_running_loop().time() - begun == pytest.approx(180, abs=1)
+
+    run_virtual(main())
 
 
 @node

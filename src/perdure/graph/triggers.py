@@ -80,7 +80,8 @@ class Trigger(Generic[C, T]):
                     raise CursorRegressed(context.node_id, arrived.input_id, repr(arrived.cursor), repr(last))
                 last = arrived.cursor
             yield cast("T", arrived)
-            context.begin_counting_anew()
+            if arrived.cursor is not None:  # else a later attempt begins where this one did, and counts as it does
+                context.begin_counting_anew()
 
 
 def as_trigger(declared: object) -> type[Trigger[Any, Any]] | None:
