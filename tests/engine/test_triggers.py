@@ -290,6 +290,36 @@ async def test_cursors_that_are_texts_follow_each_other_as_texts(sqlite_url: str
         assert await run.result() == ["b"]
 
 
+async def test_cursors_are_compared_to_their_last_digit_also_with_those_that_have_yet_to_be_taken_up(
+    store_url: str,
+) -> None:
+    nanoseconds = 1_700_000_000_000_000_000
+    async with Engine(store_url) as engine:
+        run = await engine.start(orders)
+        await run.pause(grace=0)
+        await run.wait()
+        for number in (1, 2):
+            assert await run.deliver("orders", number, id=str(number), cursor=nanoseconds + number)
+        with pytest.raises(CursorRegressed):
+            await run.deliver("orders", 1, id="again", cursor=nanoseconds + 1)
+        await run.resume()
+        await run.stop()
+
+        assert await run.result() == [1, 2]
+
+
+@pytest.mark.parametrize("cursor", ["one", "nan", "inf", ""])
+async def test_what_is_no_cursor_is_refused_from_the_first_input_on(cursor: str, sqlite_url: str) -> None:
+    async with Engine(sqlite_url) as engine:
+        run = await engine.start(orders)
+        with pytest.raises(WrongInputs, match="no cursor"):
+            await run.deliver("orders", 1, id="1", cursor=cursor)
+        assert await run.deliver("orders", 1, id="1", cursor=1)
+        await run.stop()
+
+        assert await run.result() == [1]
+
+
 # Triggers of one's own
 
 

@@ -5,7 +5,7 @@ Durable when the call returns, and applied once. Whatever is wrong is said at on
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -119,10 +119,11 @@ class Told:
         if await self._engine.store.load_command(self.run_id, CommandId(f"{SEND}/{node}/{input_id}")) is not None:
             return  # it is there already, and perhaps its cursor is the last one
         order = cursor_order((await self._engine.prepared(stored.run)).graph, node)
-        last = next((found.checkpoint for found in stored.nodes if found.node_id == node), None)
         try:
-            if last is not None and not is_further(cursor, cursor_text(last), order):
-                raise CursorRegressed(node, input_id, repr(cursor), repr(cursor_text(last)))
+            is_further(cursor, cursor, order)  # whether it is one at all
+            for last in _cursors(stored, node):
+                if not is_further(cursor, last, order):
+                    raise CursorRegressed(node, input_id, repr(cursor), repr(last))
         except ValueError:
             raise WrongInputs(stored.run.workflow, [f"{node!r}: {cursor!r} is no cursor: it takes numbers"]) from None
 
@@ -313,6 +314,16 @@ class Told:
         is_new = await self._engine.store.add_command(command)
         await self._engine.commanded(self.run_id)
         return is_new
+
+
+def _cursors(stored: StoredRun, node: str) -> Iterator[str]:
+    """Return how far an inbox was read: as it is recorded, and as it stands in what has yet to be taken up."""
+    for found in stored.nodes:
+        if found.node_id == node and found.checkpoint is not None:
+            yield cursor_text(found.checkpoint)
+    for command in stored.commands:
+        if command.kind == SEND and command.payload.get("input") == node and command.payload.get("cursor") is not None:
+            yield str(command.payload["cursor"])
 
 
 def _how(run: RunState, wait: WaitState) -> str:

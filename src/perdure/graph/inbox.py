@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import AsyncIterator
+from decimal import Decimal, InvalidOperation
 from typing import Any, Literal, TypeVar, cast, overload
 
 from perdure.graph.constants import schema_of
@@ -51,7 +52,18 @@ class Inbox:
 
 def is_further(cursor: str, last: str, order: str) -> bool:
     """Whether a cursor comes after another. Raises ValueError if they cannot be compared so."""
-    return cursor > last if order == "text" else float(cursor) > float(last)
+    return cursor > last if order == "text" else _number(cursor) > _number(last)
+
+
+def _number(cursor: str) -> Decimal:
+    """Return a cursor as the number that it is, to its last digit. Raises ValueError if it is none."""
+    try:
+        number = Decimal(cursor)
+    except InvalidOperation:
+        number = Decimal("nan")
+    if not number.is_finite():
+        raise ValueError(f"{cursor!r} is no number")
+    return number
 
 
 inbox = Inbox(cast("NodeType[..., Any]", NodeDecorator(INBOX)(_inbox)))
