@@ -320,6 +320,20 @@ async def test_what_is_no_cursor_is_refused_from_the_first_input_on(cursor: str,
         assert await run.result() == [1]
 
 
+async def test_ids_of_inputs_are_texts_of_any_kind(store_url: str) -> None:
+    async with Engine(store_url) as engine:
+        run = await engine.start(orders)
+        for number, name in enumerate(("", "a\0b", "\ud800", "x" * 500)):
+            assert await run.deliver("orders", number, id=name)
+            assert not await run.deliver("orders", number, id=name)
+        with pytest.raises(ValueError, match="id of an input must be a text"):
+            await run.deliver("orders", 4, id=4)  # type: ignore[arg-type]
+        await run.stop()
+
+        assert await run.result() == [0, 1, 2, 3]
+        assert await verify_run(engine, run.run_id) == []
+
+
 # Triggers of one's own
 
 
@@ -391,6 +405,12 @@ class WithoutCursor(Trigger[int, int]):
 
 
 @node
+class NumberedIds(Trigger[int, int]):
+    async def inputs(self, ctx: Any, cursor: int | None) -> AsyncIterator[TriggerInput[int, int]]:
+        yield TriggerInput(1, id=1, cursor=1)  # type: ignore[arg-type]
+
+
+@node
 class Unacknowledged(Trigger[int, int]):
     async def inputs(self, ctx: Any, cursor: int | None) -> AsyncIterator[TriggerInput[int, int]]:
         async def acknowledge() -> None:
@@ -404,6 +424,11 @@ class Unacknowledged(Trigger[int, int]):
 @workflow
 def without_cursor() -> list[int]:
     return collect(take.map(WithoutCursor()))
+
+
+@workflow
+def numbered_ids() -> list[int]:
+    return collect(take.map(NumberedIds()))
 
 
 @workflow
@@ -421,6 +446,14 @@ def test_a_trigger_without_cursors_sleeps_as_often_as_it_says(tmp_path: Path) ->
             assert asyncio.get_running_loop().time() - begun == pytest.approx(180, abs=1)
 
     run_virtual(main())
+
+
+async def test_an_id_that_is_no_text_is_refused_before_it_is_recorded(sqlite_url: str) -> None:
+    async with Engine(sqlite_url) as engine:
+        run = await engine.start(numbered_ids)
+        with pytest.raises(RunFailed, match="the id of an input is a text, and 1 is none"):
+            await run.result()
+        assert await verify_run(engine, run.run_id) == []
 
 
 @node

@@ -102,13 +102,14 @@ class Told:
         The cursor, if there is one, says how far the outside has been read. Raises CursorRegressed if that is not further than
         before, WrongInputs if there is no such inbox or the data does not fit, and InputClosed if nothing more is taken.
         """
+        input_id = storable(text(id, "the id of an input"))
         stored = await self._require_open(node, data)
         written = None if cursor is None else storable(str(cursor))
         if written is not None:
-            await self._require_further(stored, node, id, written)
+            await self._require_further(stored, node, input_id, written)
         encoded, blobs = await self._engine.values.pack(data, where=f"what is delivered to {node!r}")
-        sent = Sent(input=node, item=bytes(encoded).decode(), blobs=blobs, input_id=storable(id), cursor=written)
-        return await self._command(SEND, msgspec.to_builtins(sent), f"{SEND}/{node}/{id}")
+        sent = Sent(input=node, item=bytes(encoded).decode(), blobs=blobs, input_id=input_id, cursor=written)
+        return await self._command(SEND, msgspec.to_builtins(sent), f"{SEND}/{node}/{input_id}")
 
     async def stop(self) -> None:
         """Have all triggers and inputs of the run end: it completes when what has come is worked off."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from perdure.dispatch.failure import storable
 from perdure.engine.actor import Actor
 from perdure.engine.emission import Emission, Unread
 from perdure.engine.outbox import Outbox
@@ -45,6 +46,8 @@ class TriggerEmission(Emission):
         if not isinstance(value, TriggerInput):
             raise TypeError(f"a trigger yields TriggerInput(data, id=…, cursor=…), and not {type(value).__name__}")
         arrived = cast("TriggerInput[Any, Any]", value)
+        if not isinstance(arrived.input_id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"the id of an input is a text, and {arrived.input_id!r} is none")
         packed = self._actor.pack(arrived.data)
         cursor = None
         if arrived.cursor is not None:
@@ -54,7 +57,7 @@ class TriggerEmission(Emission):
             packed.entry,
             packed.blobs,
             packed.are_kept,
-            input_id=arrived.input_id,
+            input_id=storable(arrived.input_id),
             cursor=cursor,
             acknowledge=arrived.acknowledge,
         )
