@@ -16,6 +16,7 @@ import pytest
 from perdure import (
     Context,
     Engine,
+    EngineSettings,
     Tick,
     Trigger,
     TriggerInput,
@@ -497,6 +498,77 @@ async def test_a_run_goes_on_where_an_input_cannot_be_acknowledged(sqlite_url: s
 
         assert await run.result() == [0, 1, 2] == taken
         assert (await counted(run))[e.RunClaimed] == 1
+
+
+# Stopping
+
+
+@node
+async def place_of_files() -> str:
+    return "nowhere"
+
+
+@node
+async def pulses(ctx: Context) -> AsyncIterator[int]:
+    await ctx.sleep(86_400)
+    yield 1
+
+
+@node
+class FilesOf(Trigger[int, str]):
+    place: str
+
+    async def inputs(self, ctx: Any, cursor: int | None) -> AsyncIterator[TriggerInput[int, str]]:
+        yield TriggerInput(self.place, id="1", cursor=1)
+        await asyncio.sleep(3_600)
+
+
+@workflow
+def files_of_a_place() -> list[str]:
+    return collect(take.map(FilesOf(place=place_of_files())))
+
+
+@workflow
+def pulses_and_orders() -> list[Any]:
+    return [collect(take.map(pulses())), collect(take.map(inbox.named("orders")(int)))]
+
+
+async def test_a_trigger_that_is_told_by_a_node_where_to_look_is_stopped_like_any_other(sqlite_url: str) -> None:
+    async with Engine(sqlite_url) as engine:
+        taken.clear()
+        run = await engine.start(files_of_a_place)
+        async with asyncio.timeout(10):
+            while not taken:
+                await asyncio.sleep(0.01)
+            await run.stop()
+            assert await run.result() == ["nowhere"]
+
+
+async def test_stopping_a_run_does_not_wait_for_generators_that_sleep(sqlite_url: str) -> None:
+    async with Engine(sqlite_url, settings=EngineSettings(hibernate_after=0)) as engine:
+        run = await engine.start(pulses_and_orders)
+        async with asyncio.timeout(10):
+            while await run.status() is not RunStatus.SUSPENDED:
+                await asyncio.sleep(0.02)
+        await run.stop()
+        async with asyncio.timeout(10):
+            while (await run.load()).commands:
+                await asyncio.sleep(0.02)
+        with pytest.raises(InputClosed):
+            await run.deliver("orders", 1, id="1")
+
+
+async def test_triggers_are_stopped_also_by_those_who_do_not_have_their_code(sqlite_url: str) -> None:
+    acknowledged.clear()
+    async with Engine(sqlite_url) as engine:
+        run = await engine.start(acknowledging)
+        async with asyncio.timeout(5):
+            while len(acknowledged) < 3:
+                await asyncio.sleep(0.01)
+        async with Engine(sqlite_url, workflows=(), recover=False) as other:
+            await (await other.get(run.run_id)).stop()
+        async with asyncio.timeout(10):
+            assert await run.result() == [0, 1, 2]
 
 
 # Folders

@@ -14,9 +14,7 @@ from perdure.errors import WrongInputs
 from perdure.graph.annotations import bare, describe, parts_of
 from perdure.graph.constants import from_constant, has_schema, is_schema_compatible, schema_of
 from perdure.graph.model import FED, Graph, Input
-from perdure.graph.plan import Plan
 from perdure.graph.templates import VALUE
-from perdure.ids import NodeId
 
 _FORMS: dict[Any, str] = {
     date: "2026-01-31",
@@ -60,15 +58,6 @@ def stream_inputs(graph: Graph) -> dict[str, dict[str, Any]]:
         for node in graph.nodes
         if node.type in FED
     }
-
-
-def sources(plan: Plan) -> list[NodeId]:
-    """Return the nodes that nothing inside the run feeds, and that give streams: its inputs and triggers."""
-    return [
-        node_id
-        for node_id, node in plan.nodes.items()
-        if node.flow is not None and node.flow.is_generator and not node.upstream and not node.opened_by
-    ]
 
 
 def cursor_order(graph: Graph, node_id: str) -> str:

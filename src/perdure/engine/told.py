@@ -13,10 +13,11 @@ import msgspec
 
 from perdure.dispatch.failure import storable
 from perdure.engine.concluding import conclude_for
-from perdure.engine.inputs import check_item, cursor_order, sources, stream_inputs
+from perdure.engine.inputs import check_item, cursor_order, stream_inputs
 from perdure.engine.interactions import Interaction, checked_answer, interaction_of
 from perdure.engine.resolution import Resolution, done
 from perdure.engine.sending import CLOSE, SEND, Sent, cursor_text
+from perdure.engine.sources import sources
 from perdure.engine.waiting import DEADLINE, Answer, Signal, answer_command
 from perdure.errors import (
     AnsweredAlready,
@@ -113,7 +114,9 @@ class Told:
 
     async def stop(self) -> None:
         """Have all triggers and inputs of the run end: it completes when what has come is worked off."""
-        for node in sources((await self._engine.prepared(await self.state())).plan):
+        stored = await self.load()
+        # What is said to a node that has not begun waits for that, and what is said after it waits with it.
+        for node in await sources(self._engine.store, stored, await self._engine.prepared(stored.run)):
             await self._command(CLOSE, msgspec.to_builtins(Sent(input=node)), f"{CLOSE}/{node}")
 
     async def _require_further(self, stored: StoredRun, node: str, input_id: str, cursor: str) -> None:

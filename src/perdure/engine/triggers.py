@@ -5,20 +5,19 @@ Nothing here drives a run or needs its code. That a node of a user's own type is
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
-from perdure.engine.inspect import events_of, iso_time, load_graph
-from perdure.graph.model import BUILT_IN, FOLDER, INBOX, REDIS_STREAM, SCHEDULE, Graph, Node
+from perdure.engine.inspect import iso_time, load_graph
+from perdure.engine.sources import TRIGGERS, registered
+from perdure.graph.model import BUILT_IN, Graph, Node
 from perdure.ids import NodeId, RunId
 from perdure.journal import events as e
 from perdure.journal.states import TERMINAL, NodeState, NodeStatus, RunStatus, WaitStatus
 from perdure.store.base import RunFilter, Store, StoredRun
 
-TRIGGERS = frozenset((INBOX, SCHEDULE, FOLDER, REDIS_STREAM))
 LIVING = tuple(status for status in RunStatus if status not in TERMINAL)
 PAGE = 200
 
@@ -72,7 +71,7 @@ async def _reports(store: Store, stored: StoredRun, graph: Graph) -> list[Trigge
     states = {state.node_id: state for state in stored.nodes}
     unclear = {node.id for node in graph.nodes if _may_be_trigger(node) and node.type not in TRIGGERS}
     given = {node_id for node_id in unclear if node_id in states and states[node_id].stream is not None}
-    own = await _registered(store, stored.run.run_id, given)
+    own = await registered(store, stored.run.run_id, given)
     return [
         _report(stored, node, states.get(node.id)) for node in graph.nodes if node.type in TRIGGERS or node.id in own
     ]
@@ -80,24 +79,6 @@ async def _reports(store: Store, stored: StoredRun, graph: Graph) -> list[Trigge
 
 def _may_be_trigger(node: Node) -> bool:
     return node.type in TRIGGERS or node.type not in BUILT_IN
-
-
-async def _registered(store: Store, run_id: RunId, candidates: Collection[NodeId]) -> set[NodeId]:
-    """Return which of these nodes are triggers. That is recorded with the start of the first attempt, and no more is read."""
-    found: set[NodeId] = set()
-    pending = set(candidates)
-    begun: NodeId | None = None
-    if not pending:
-        return found
-    async for entry in events_of(store, run_id):
-        if isinstance(entry.event, e.TriggerRegistered):
-            found.add(entry.event.node_id)
-        if begun is not None:
-            pending.discard(begun)
-        if not pending:
-            break
-        begun = entry.event.node_id if isinstance(entry.event, e.NodeStarted) else None
-    return found & set(candidates)
 
 
 def _report(stored: StoredRun, node: Node, state: NodeState | None) -> TriggerReport:
