@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -33,7 +33,9 @@ from perdure.ids import RunId
 from perdure.journal import events as e
 from perdure.journal.states import RunStatus
 from perdure.nodes.schedule import Schedule, next_times
+from perdure.store.opening import open_store
 from perdure.testing.loop import VirtualClock, run_virtual
+from perdure.testing.proxy import StoreProxy
 from perdure.testing.world import SETTINGS
 from tests.crash.backends import opened_world
 from tests.engine.engines import counted, engine_on, in_another_process
@@ -333,6 +335,30 @@ async def test_ids_of_inputs_are_texts_of_any_kind(store_url: str) -> None:
 
         assert await run.result() == [0, 1, 2, 3]
         assert await verify_run(engine, run.run_id) == []
+
+
+class ClosedMeanwhile(StoreProxy):
+    """A store where somebody stops the run just before something is delivered."""
+
+    async def passing(self, name: str, call: Callable[[], Awaitable[Any]], *args: Any) -> Any:
+        if name == "add_command" and args[0].kind == "send" and args[0].payload["item"] == "2":
+            async with Engine(self.url, workflows=(), recover=False) as other:
+                stopped = await other.get(args[0].run_id)
+                await stopped.stop()
+                await stopped.result()
+        return await call()
+
+
+async def test_what_comes_too_late_is_refused_and_everything_else_is_taken(store_url: str) -> None:
+    store = await open_store(store_url)
+    async with Engine(ClosedMeanwhile(store).as_store) as engine:
+        run = await engine.start(orders)
+        assert await run.deliver("orders", 1, id="1")
+        with pytest.raises(InputClosed):
+            await run.deliver("orders", 2, id="2")
+
+        assert await run.result() == [1]
+    await store.close()
 
 
 # Triggers of one's own

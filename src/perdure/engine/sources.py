@@ -46,7 +46,7 @@ async def registered(store: Store, run_id: RunId, candidates: Collection[NodeId]
     begun: NodeId | None = None
     if not pending:
         return found
-    async for entry in _log_of(store, run_id):
+    async for entry in log_of(store, run_id):
         if isinstance(entry.event, e.TriggerRegistered):
             found.add(entry.event.node_id)
         if begun is not None:
@@ -57,7 +57,8 @@ async def registered(store: Store, run_id: RunId, candidates: Collection[NodeId]
     return found & set(candidates)
 
 
-async def _log_of(store: Store, run_id: RunId) -> AsyncIterator[e.Recorded]:
+async def log_of(store: Store, run_id: RunId) -> AsyncIterator[e.Recorded]:
+    """Yield the events of a run, in order."""
     after = Seq(0)
     while page := await store.load_events(run_id, after=after, limit=EVENTS_PER_PAGE):
         for entry in page:

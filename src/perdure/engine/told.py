@@ -17,7 +17,7 @@ from perdure.engine.inputs import check_item, cursor_order, stream_inputs
 from perdure.engine.interactions import Interaction, checked_answer, interaction_of
 from perdure.engine.resolution import Resolution, done
 from perdure.engine.sending import CLOSE, SEND, Sent, cursor_text
-from perdure.engine.sources import sources
+from perdure.engine.sources import log_of, sources
 from perdure.engine.waiting import DEADLINE, Answer, Signal, answer_command
 from perdure.errors import (
     AnsweredAlready,
@@ -33,7 +33,8 @@ from perdure.errors import (
 from perdure.graph.inbox import is_further
 from perdure.graph.model import Graph
 from perdure.graph.questions import text
-from perdure.ids import CommandId, RunId
+from perdure.ids import CommandId, NodeId, RunId
+from perdure.journal import events as e
 from perdure.journal.states import ENDED, TERMINAL, NodeState, NodeStatus, RunState, WaitKind, WaitState, WaitStatus
 from perdure.store.base import Command, StoredRun
 
@@ -85,8 +86,7 @@ class Told:
         await self._require_open(name, item)
         encoded, blobs = await self._engine.values.pack(item, where=f"an item for input {name!r}")
         sent = Sent(input=name, item=bytes(encoded).decode(), blobs=blobs)
-        command_id = None if item_id is None else f"{SEND}/{name}/{item_id}"
-        await self._command(SEND, msgspec.to_builtins(sent), command_id)
+        await self._give(sent, self._engine.chance.new_id() if item_id is None else f"{SEND}/{name}/{item_id}")
 
     async def close(self, name: str) -> None:
         """Say that no more items come for an input that is a stream. To do it again has no effect."""
@@ -110,7 +110,7 @@ class Told:
             await self._require_further(stored, node, input_id, written)
         encoded, blobs = await self._engine.values.pack(data, where=f"what is delivered to {node!r}")
         sent = Sent(input=node, item=bytes(encoded).decode(), blobs=blobs, input_id=input_id, cursor=written)
-        return await self._command(SEND, msgspec.to_builtins(sent), f"{SEND}/{node}/{input_id}")
+        return await self._give(sent, f"{SEND}/{node}/{input_id}")
 
     async def stop(self) -> None:
         """Have all triggers and inputs of the run end: it completes when what has come is worked off."""
@@ -118,6 +118,32 @@ class Told:
         # What is said to a node that has not begun waits for that, and what is said after it waits with it.
         for node in await sources(self._engine.store, stored, await self._engine.prepared(stored.run)):
             await self._command(CLOSE, msgspec.to_builtins(Sent(input=node)), f"{CLOSE}/{node}")
+
+    async def _give(self, sent: Sent, command_id: str) -> bool:
+        """Have an item taken. False if it was given before. Raises InputClosed if somebody was faster to close the input, or the
+        run has ended: nothing will come of the item then."""
+        is_new = await self._command(SEND, msgspec.to_builtins(sent), command_id)
+        load_command = self._engine.store.load_command
+        if is_new and await load_command(self.run_id, CommandId(f"{CLOSE}/{sent.input}")) is None:
+            return True
+        is_there = await load_command(self.run_id, CommandId(command_id)) is not None
+        if not is_there or (is_new and not await self._was_in_time(sent, command_id)):
+            raise InputClosed(self.run_id, sent.input)
+        return is_new
+
+    async def _was_in_time(self, sent: Sent, command_id: str) -> bool:
+        """Whether an item was given before somebody closed its input. Of one without an id that was taken up it is not known."""
+        waiting = [command.command_id for command in (await self.load()).commands]
+        close = CommandId(f"{CLOSE}/{sent.input}")
+        if command_id in waiting:
+            return close in waiting[waiting.index(CommandId(command_id)) :]
+        if close in waiting or sent.input_id is None:
+            return True
+        received = e.TriggerInputReceived(node_id=NodeId(sent.input), input_id=sent.input_id)
+        async for entry in log_of(self._engine.store, self.run_id):
+            if entry.event == received:
+                return True
+        return False
 
     async def _require_further(self, stored: StoredRun, node: str, input_id: str, cursor: str) -> None:
         if await self._engine.store.load_command(self.run_id, CommandId(f"{SEND}/{node}/{input_id}")) is not None:
