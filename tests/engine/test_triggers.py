@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -32,6 +33,7 @@ from perdure.errors import CursorRegressed, GraphError, InputClosed, RunFailed, 
 from perdure.ids import RunId
 from perdure.journal import events as e
 from perdure.journal.states import RunStatus
+from perdure.nodes.folder import Folder
 from perdure.nodes.schedule import Schedule, next_times
 from perdure.store.opening import open_store
 from perdure.testing.loop import VirtualClock, run_virtual
@@ -643,6 +645,61 @@ class Clock:
 
     def now(self) -> datetime:
         return datetime.now(UTC) + self._ahead
+
+
+async def seen_in(place: Path, pattern: str = "*", *, most: int, after: tuple[int, str] | None = None) -> list[str]:
+    """Return the first files that a folder has, from one on that was given before, in the order in which they came."""
+    wanted = Folder()
+    wanted.path, wanted.pattern, wanted.every, wanted.settled = str(place), pattern, 0.01, 0.0
+    found: list[str] = []
+    async with asyncio.timeout(5):
+        async for arrived in wanted.inputs(Clock(ahead=10), after):
+            found.append(str(Path(arrived.data).relative_to(place)))
+            if len(found) == most:
+                break
+    return found
+
+
+async def test_files_are_given_whatever_else_is_in_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "nowhere").symlink_to(tmp_path / "missing")
+    (tmp_path / "beyond").symlink_to(tmp_path / "file" / "beyond")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / os.fsdecode(b"\xff")).touch()
+    (tmp_path / "file").touch()
+
+    assert await seen_in(tmp_path, most=1) == ["file"]
+
+
+async def test_a_link_comes_when_it_is_made_however_old_its_file_is(tmp_path: Path) -> None:
+    (tmp_path / "old").touch()
+    (tmp_path / "in").mkdir()
+    await asyncio.sleep(0.05)
+    (tmp_path / "in" / "first").touch()
+    last = (tmp_path / "in" / "first").stat().st_ctime_ns
+    await asyncio.sleep(0.05)
+    (tmp_path / "in" / "link").symlink_to(tmp_path / "old")
+
+    assert await seen_in(tmp_path / "in", most=1, after=(last, "first")) == ["link"]
+
+
+async def test_files_in_folders_inside_are_given_with_their_folders(tmp_path: Path) -> None:
+    (tmp_path / "monday").mkdir()
+    (tmp_path / "monday" / "a.csv").touch()
+
+    assert await seen_in(tmp_path, "*/*.csv", most=1) == ["monday/a.csv"]
+
+
+async def test_no_file_is_given_while_others_may_come_at_the_same_time(tmp_path: Path) -> None:
+    wanted = Folder()
+    wanted.path, wanted.every, wanted.settled = str(tmp_path), 0.001, 0.0
+    (tmp_path / "b").touch()
+    inputs = wanted.inputs(Clock(), None)
+
+    first = await anext(inputs)
+
+    assert datetime.now(UTC).timestamp() * 1e9 - (first.cursor or (0, ""))[0] > 10e6  # a tick of the clock
+    await inputs.aclose()  # type: ignore[attr-defined]
 
 
 async def test_times_that_were_missed_are_counted_without_holding_up_others() -> None:

@@ -6,6 +6,7 @@ A file is given once, when it has not changed for a moment. The cursor is when i
 from __future__ import annotations
 
 import asyncio
+import stat
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,13 @@ from typing import Any
 from perdure.graph.declare import NodeDecorator, Stream
 from perdure.graph.model import FOLDER
 from perdure.graph.triggers import Trigger, TriggerInput, require_no_problems
+from perdure.ids import is_text
+
+TICK_SECONDS = 0.02
+"""For how long files may get the same time: the clock of a file system goes in ticks."""
 
 Cursor = tuple[int, str]
-"""When the file came or was changed last, in nanoseconds since 1970, and its name."""
+"""When the file came or was changed last, in nanoseconds since 1970, and its name in the folder."""
 
 
 class Folder(Trigger[Cursor, str]):
@@ -49,14 +54,21 @@ class Folder(Trigger[Cursor, str]):
         """Return the files that have come, oldest first. Once one is found that may still be written to, none after it."""
         found: list[Cursor] = []
         for path in Path(self.path).glob(self.pattern):
-            try:
-                status = path.stat()
-            except FileNotFoundError:  # gone again
-                continue
-            if path.is_file():
-                found.append((status.st_ctime_ns, path.name))
-        settled_before = (now - self.settled) * 1e9
+            name = str(path.relative_to(self.path))
+            if is_text(name) and (came := _came(path)) is not None:
+                found.append((came, name))
+        settled_before = (now - max(self.settled, TICK_SECONDS)) * 1e9
         return sorted(place for place in found if place[0] <= settled_before and (last is None or place > last))
+
+
+def _came(path: Path) -> int | None:
+    """Return when a file came into its folder or was changed last; None if it is none."""
+    try:
+        status, link = path.stat(), path.lstat()
+    except OSError:  # gone again, or a link to what is not there or must not be seen
+        return None
+    # A link is in the folder since it was made, however old the file is.
+    return max(status.st_ctime_ns, link.st_ctime_ns) if stat.S_ISREG(status.st_mode) else None
 
 
 Folder.__name__ = "folder"  # what its nodes are called
