@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -83,6 +84,76 @@ async def test_reading_from_now_leaves_out_what_was_there_before(server: ValkeyS
 
         assert await run.result() == ["new"]
     client.close()
+
+
+async def test_what_comes_from_now_on_is_not_missed_if_redis_was_out_of_reach_at_first(
+    server: ValkeyServer, sqlite_url: str
+) -> None:
+    taken.clear()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection(server.host, server.port)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(pass_on(reader, back))
+            group.create_task(pass_on(there, writer))
+
+    async with Engine(sqlite_url) as engine:
+        run = await engine.start(reading(f"redis://127.0.0.1:{port}", start="now"))
+        await asyncio.sleep(0.5)
+        relay = await asyncio.start_server(forward, "127.0.0.1", port)
+        async with asyncio.timeout(15):
+            while not (await run.load()).steps:
+                await asyncio.sleep(0.02)
+    with Redis(host=server.host, port=server.port) as client:
+        client.xadd("orders", {"n": "while nobody was there"})
+    async with Engine(sqlite_url) as engine:
+        run = await engine.get(run.run_id)
+        await until(1)
+        await run.stop()
+
+        assert await run.result() == ["while nobody was there"]
+    relay.close()
+
+
+async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Copy what comes until there is no more."""
+    try:
+        while data := await reader.read(65_536):
+            writer.write(data)
+            await writer.drain()
+    except ConnectionError:
+        pass
+    finally:
+        writer.close()
+
+
+async def test_an_entry_that_is_no_text_is_spelt_out_and_others_follow(server: ValkeyServer, sqlite_url: str) -> None:
+    taken.clear()
+    with Redis(host=server.host, port=server.port) as client:
+        client.xadd("orders", {"n": b"\xff"})
+        client.xadd("orders", {"n": "2"})
+    async with Engine(sqlite_url) as engine:
+        run = await engine.start(reading(f"redis://{server.host}:{server.port}"))
+        await until(2)
+        await run.stop()
+
+        assert await run.result() == ["\\xff", "2"]
+
+
+async def test_a_server_that_answers_too_late_is_waited_for(server: ValkeyServer, sqlite_url: str) -> None:
+    taken.clear()
+    async with Engine(sqlite_url) as engine:
+        run = await engine.start(reading(f"redis://{server.host}:{server.port}?socket_timeout=0.2"))
+        await asyncio.sleep(1)
+        with Redis(host=server.host, port=server.port) as client:
+            client.xadd("orders", {"n": "1"})
+        await until(1)
+        await run.stop()
+
+        assert await run.result() == ["1"]
 
 
 def test_nonsense_is_refused_where_the_workflow_is_written() -> None:

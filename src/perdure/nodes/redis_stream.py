@@ -7,8 +7,9 @@ taken twice whatever becomes of the connection.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 from perdure.graph.declare import NodeDecorator, Stream
@@ -33,21 +34,15 @@ class RedisStream(Trigger[str, dict[str, str]]):
     async def inputs(self, ctx: Any, cursor: str | None) -> AsyncIterator[TriggerInput[str, dict[str, str]]]:
         # Only who reads from Redis needs it.
         import redis.asyncio as asynchronous
-        from redis.exceptions import ConnectionError as Unreachable
 
         library: Any = asynchronous
-        client = library.Redis.from_url(self.url, decode_responses=True)
+        # What is no text is spelt out: one such entry must not be the end of all others.
+        client = library.Redis.from_url(self.url, decode_responses=True, encoding_errors="backslashreplace")
         try:
-            last = cursor
+            last = cursor if cursor is not None else await ctx.step(self._beginning, client)
             while True:
-                try:
-                    if last is None:
-                        last = await ctx.step(self._beginning, client)
-                    found = await client.xread({self.key: last}, count=PER_READ, block=BLOCK_MS)
-                except Unreachable as error:
-                    log.warning("redis_unreachable", extra={"key": self.key, "error": str(error)})
-                    await asyncio.sleep(RETRY_SECONDS)
-                    continue
+                read = functools.partial(client.xread, {self.key: last}, count=PER_READ, block=BLOCK_MS)
+                found = await self._answer(read)
                 for _, entries in found:
                     for last, fields in entries:
                         yield TriggerInput(fields, id=last, cursor=last)
@@ -69,8 +64,20 @@ class RedisStream(Trigger[str, dict[str, str]]):
         """Return the id after which everything is new. It is asked for once."""
         if self.start == "beginning":
             return "0-0"
-        entries = await client.xrevrange(self.key, count=1)
+        entries = await self._answer(functools.partial(client.xrevrange, self.key, count=1))
         return str(entries[0][0]) if entries else "0-0"
+
+    async def _answer(self, ask: Callable[[], Awaitable[Any]]) -> Any:
+        """Return what Redis answers, as soon as it can be reached."""
+        from redis.exceptions import ConnectionError as Unreachable
+        from redis.exceptions import TimeoutError as TooLate
+
+        while True:
+            try:
+                return await ask()
+            except (Unreachable, TooLate) as error:
+                log.warning("redis_unreachable", extra={"key": self.key, "error": str(error)})
+                await asyncio.sleep(RETRY_SECONDS)
 
 
 RedisStream.__name__ = "redis_stream"  # what its nodes are called
