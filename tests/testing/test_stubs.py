@@ -118,6 +118,15 @@ async def test_a_plain_call_is_one_of_the_stub(perdure: Rehearsal):
     assert flows.join(["a", "b"]) == "a b"
 
 
+async def test_a_stub_outlives_one_that_stood_before_it(perdure: Rehearsal):
+    with perdure.stub(flows.fetch, returns="first"):
+        second = perdure.stub(flows.fetch, returns="second")
+    assert await flows.fetch("x") == "second"
+
+    second.remove()
+    assert await flows.fetch("x") == "text of x"
+
+
 @pytest.mark.parametrize(
     ("body", "problem"),
     [

@@ -20,6 +20,8 @@ from perdure.graph.handles import BodyContext, Shape, shape_of
 Body = Callable[..., Any]
 
 _REPLACED = ("fn", "class_shape", "is_async", "takes_context", "policy")
+_standing: list[Stub] = []
+"""All that stand in this process, in the order in which they were put up."""
 
 
 class Stub:
@@ -50,9 +52,16 @@ class Stub:
 
     def remove(self) -> None:
         """Give the node its body back. To do it again has no effect."""
-        if self._before is not None:
+        if self._before is None:
+            return
+        later = _standing[_standing.index(self) + 1 :]
+        above = next((stub for stub in later if stub.node_type is self.node_type), None)
+        if above is None:
             self._set(self._before)
-            self._before = None
+        else:  # which stands on, and gives back what this one would have
+            above._before = self._before
+        _standing.remove(self)
+        self._before = None
 
     def _put(self) -> None:
         self._before = {name: getattr(self.node_type, name) for name in _REPLACED}
@@ -69,6 +78,7 @@ class Stub:
                 "policy": msgspec.structs.replace(self.node_type.policy, executor="auto"),
             }
         )
+        _standing.append(self)
 
     def _set(self, values: Mapping[str, Any]) -> None:
         for name, value in values.items():
