@@ -115,6 +115,12 @@ def test_questions_are_known_by_their_node_or_its_type(perdure: Rehearsal):
     assert perdure.run(flows.asking_twice).output == [5, 5]
 
 
+@pytest.mark.parametrize("pattern", [re.compile("HOW MANY", re.IGNORECASE), re.compile("")])
+def test_questions_are_known_by_a_pattern_as_it_was_compiled(perdure: Rehearsal, pattern: re.Pattern[str]):
+    perdure.answer(pattern, 3)
+    assert perdure.run(flows.asking_twice).output == [3, 3]
+
+
 def test_one_of_several_runs_is_answered(perdure: Rehearsal):
     first, second = perdure.run(flows.asking_twice), perdure.run(flows.asking_twice)
 

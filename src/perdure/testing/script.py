@@ -30,8 +30,10 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     kind: WaitKind
     question: str = ""
     """The whole prompt, or the id of the node that asks."""
-    pattern: str = ""
+    pattern: str | None = None
     """What is found in the prompt."""
+    flags: int = 0
+    """How that is looked for, as of a compiled pattern."""
     node_type: str = ""
     values: tuple[Any, ...]
     """In turn: one for each question. The last one is for all that follow."""
@@ -40,8 +42,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     def fits(self, question: Interaction, node_type: str) -> bool:
         if question.kind is not self.kind or self.run_id not in (None, question.run_id):
             return False
-        if self.pattern:
-            return re.search(self.pattern, question.prompt) is not None
+        if self.pattern is not None:
+            return re.search(self.pattern, question.prompt, self.flags) is not None
         if self.node_type:
             return self.node_type == node_type
         return self.question in (question.prompt, question.node_id)
@@ -133,13 +135,13 @@ class Actor:
         return True
 
 
-def question_of(asked: str | re.Pattern[str] | NodeType[..., Any]) -> dict[str, str]:
+def question_of(asked: str | re.Pattern[str] | NodeType[..., Any]) -> dict[str, Any]:
     """Return how a reply names the questions that it is for."""
     match asked:
         case str():
             return {"question": asked}
         case re.Pattern():
-            return {"pattern": asked.pattern}
+            return {"pattern": asked.pattern, "flags": asked.flags}
         case NodeType():
             return {"node_type": asked.name}
 
