@@ -51,9 +51,14 @@ def perdure(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rehearsa
 def _store(request: pytest.FixtureRequest) -> str:
     given = request.config.getoption(OPTION) or os.environ.get(VARIABLE) or "sqlite"
     marker = request.node.get_closest_marker("perdure")
-    wanted = given if marker is None else marker.kwargs.get("store", given)
+    wanted = given if marker is None else _marked(given, *marker.args, **marker.kwargs)
     if wanted == POSTGRES:
         if not given.startswith("postgres"):
             pytest.skip(f"it needs a PostgreSQL: name one with {OPTION}=postgresql://… or in {VARIABLE}")
         return given
     return wanted
+
+
+def _marked(given: str, store: str | None = None) -> str:
+    """Return what a marker says. Its arguments are those of this function."""
+    return given if store is None else store

@@ -154,6 +154,28 @@ def test_anywhere(perdure):
 )
 
 
+def test_a_marker_names_the_store_or_is_told_to_be_wrong(folder: pytest.Pytester):
+    folder.makepyfile(
+        FLOW
+        + """
+import pytest
+
+@pytest.mark.perdure("postgresql")
+def test_in_postgresql(perdure):
+    pass
+
+@pytest.mark.perdure(database="postgresql")
+def test_somewhere(perdure):
+    pass
+"""
+    )
+
+    result = folder.runpytest_subprocess()
+
+    result.assert_outcomes(skipped=1, errors=1)
+    result.stdout.fnmatch_lines(["*unexpected keyword argument 'database'*"])
+
+
 def test_without_a_server_what_needs_one_is_skipped(folder: pytest.Pytester):
     folder.makepyfile(MARKED)
 
