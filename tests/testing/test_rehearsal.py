@@ -188,6 +188,16 @@ def test_a_run_is_told_anything(perdure: Rehearsal):
     assert run.events[-1].reason == "no longer needed"
 
 
+def test_a_run_of_another_test_is_told_nothing(perdure: Rehearsal, tmp_path: Path):
+    with Rehearsal(tmp_path / "other") as other:
+        run = other.run(flows.asking_twice)
+
+        with pytest.raises(ValueError, match="does not go on here"):
+            perdure.tell(run, lambda run: run.cancel())
+        with pytest.raises(ValueError, match="does not go on here"):
+            perdure.answer("How many?", 1, run=run)
+
+
 def test_a_run_that_fails_says_why(perdure: Rehearsal):
     run = perdure.run(flows.failing, text="this")
 

@@ -122,6 +122,7 @@ class Rehearsal:
             await what(self._runs[run].run)
             await self._attend_all()
 
+        self._require_own(run)
         self._call(do)
 
     # What others do
@@ -141,14 +142,14 @@ class Rehearsal:
     def signal(self, name: str, value: Any = None, *, run: WatchedRun[Any] | None = None) -> None:
         """Send a signal to one run, or to all of this test: those that there are, and those that come."""
         self._script.signals.append(
-            Signal(id=f"signal {next(self._numbers)}", name=name, value=value, run_id=_id_of(run))
+            Signal(id=f"signal {next(self._numbers)}", name=name, value=value, run_id=self._id_of(run))
         )
         self._go_on()
 
     def send(self, name: str, *items: Any, close: bool = False, run: WatchedRun[Any] | None = None) -> None:
         """Send items to an input that is a stream, and `close` it if no more come: of one run, or of all of this test."""
         self._script.sendings.append(
-            Sending(id=f"sending {next(self._numbers)}", name=name, items=items, closes=close, run_id=_id_of(run))
+            Sending(id=f"sending {next(self._numbers)}", name=name, items=items, closes=close, run_id=self._id_of(run))
         )
         self._go_on()
 
@@ -265,13 +266,21 @@ class Rehearsal:
 
     def _reply(self, kind: WaitKind, question: Asked, values: tuple[Any, ...], run: WatchedRun[Any] | None) -> None:
         asked = question_of(question.node_type if isinstance(question, Ask) else question)
-        reply = Reply(number=next(self._numbers), kind=kind, values=values, run_id=_id_of(run), **asked)
+        reply = Reply(number=next(self._numbers), kind=kind, values=values, run_id=self._id_of(run), **asked)
         self._script.replies.append(reply)
         try:
             self._go_on()
         except AnswerRefused:
             self._script.replies.remove(reply)
             raise
+
+    def _id_of(self, run: WatchedRun[Any] | None) -> str | None:
+        return None if run is None else self._require_own(run)
+
+    def _require_own(self, run: WatchedRun[Any]) -> str:
+        if run not in self._runs:
+            raise ValueError(f"{run!r} does not go on here: it was not given by `run` or `start` of this test")
+        return run.run_id
 
     def _go_on(self) -> None:
         if self._runs:
@@ -310,7 +319,3 @@ class Rehearsal:
 
 async def _now(stage: Stage) -> int:
     return stage.engine.clock.now_micros()
-
-
-def _id_of(run: WatchedRun[Any] | None) -> str | None:
-    return None if run is None else run.run_id
