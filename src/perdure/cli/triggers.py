@@ -23,7 +23,8 @@ from perdure.engine.engine import Engine
 from perdure.engine.inputs import stream_inputs
 from perdure.engine.inspect import find_run, living_engines, load_graph, load_run
 from perdure.engine.run import Run
-from perdure.engine.triggers import TRIGGERS, TriggerReport, living_triggers, triggers_of
+from perdure.engine.sources import TRIGGERS
+from perdure.engine.triggers import TriggerReport, living_triggers, triggers_of
 from perdure.graph.constants import is_object
 from perdure.graph.model import FOLDER, INBOX, REDIS_STREAM, SCHEDULE, STREAM_INPUT
 from perdure.graph.templates import VALUE, marker_of
