@@ -161,6 +161,36 @@ def test_no_more_are_listed_than_are_wanted(cli: Cli) -> None:
 
 
 @pytest.mark.slow
+def test_what_a_document_leaves_open_by_null_is_left_open(cli: Cli) -> None:
+    cli.write(
+        "open.yaml",
+        """
+name: open
+nodes:
+  - {id: nightly, type: perdure.schedule, data: {cron: 30 2 * * *, every: null}}
+  - {id: box, type: perdure.inbox, data: {schema: null}}
+edges:
+  - {source: nightly, target: $output, targetHandle: nights, mode: collect}
+  - {source: box, target: $output, targetHandle: mail, mode: collect}
+""",
+    )
+    drive_until(cli, "nightly", 0, "run", "open.yaml", "--run-id", "desk")
+
+    assert cli("triggers", "fire", "desk", "box", "5").returncode == 0
+    table = cli("triggers")
+    assert table.returncode == 0
+    assert "schedule 30 2 * * * UTC" in table.stdout
+
+
+@pytest.mark.parametrize("after", ["9999-12-31T23:59", "0001-01-01T00:00+14:00"])
+def test_times_that_no_calendar_has_are_wrong_use(cli: Cli, after: str) -> None:
+    told = cli("triggers", "next", "* * * * *", "--after", after)
+
+    assert told.returncode == 2
+    assert "--after" in told.stderr
+
+
+@pytest.mark.slow
 def test_passwords_are_not_shown(cli: Cli) -> None:
     redis = {"key": "orders", "url": "redis://ada:secret@localhost:1/0"}
     cli.write(

@@ -144,7 +144,10 @@ def next_command(cron: str, tz: str, count: int, after: str | None, as_json: boo
         cron, tz, from_micros(0), 1
     )  # what is wrong with the schedule is told before what is wrong with the time
     begin = from_micros(SystemClock().now_micros()) if after is None else _moment(after, tz)
-    times = next_times(cron, tz, begin, count)
+    try:
+        times = next_times(cron, tz, begin, count)
+    except OverflowError:
+        raise click.UsageError("--after is too near to the beginning or the end of all calendars.") from None
     if as_json:
         print_json([at.isoformat() for at in times])
     else:
@@ -240,7 +243,8 @@ def _settings(trigger: TriggerReport) -> str:
 
 def _schedule_words(config: dict[str, Any]) -> str:
     policy = config.get("catch_up", "latest")
-    when = f"every {config['every']:g} s" if "every" in config else f"{config.get('cron')} {config.get('tz', 'UTC')}"
+    every = config.get("every")  # in a document it may stand there as null
+    when = f"{config.get('cron')} {config.get('tz', 'UTC')}" if every is None else f"every {every:g} s"
     return when if policy == "latest" else f"{when}, catch up: {policy}"
 
 

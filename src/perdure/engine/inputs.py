@@ -53,11 +53,8 @@ def check_inputs(graph: Graph, annotations: Mapping[str, Any], given: Mapping[st
 
 def stream_inputs(graph: Graph) -> dict[str, dict[str, Any]]:
     """Return the inputs of a workflow that are streams, each with the schema of its items."""
-    return {
-        node.id: node.data.get("schema", {}).get(VALUE, node.data.get("schema", {}))
-        for node in graph.nodes
-        if node.type in FED
-    }
+    schemas = {node.id: node.data.get("schema") or {} for node in graph.nodes if node.type in FED}
+    return {node_id: schema.get(VALUE, schema) or {} for node_id, schema in schemas.items()}
 
 
 def cursor_order(graph: Graph, node_id: str) -> str:
