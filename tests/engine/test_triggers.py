@@ -313,6 +313,28 @@ async def test_cursors_are_compared_to_their_last_digit_also_with_those_that_hav
         assert await run.result() == [1, 2]
 
 
+@node
+async def weigh(parcel: dict[str, int]) -> int:
+    return 2 * parcel["weight"]
+
+
+@workflow
+def parcels() -> list[int]:
+    return collect(weigh.map(inbox.named("parcels")(dict[str, int])))
+
+
+async def test_what_is_wrong_inside_is_refused_where_it_is_delivered(sqlite_url: str) -> None:
+    async with Engine(sqlite_url) as engine:
+        run = await engine.start(parcels)
+        for wrong in ({"weight": "heavy"}, {"weight": None}, {"weight": [1]}):
+            with pytest.raises(WrongInputs, match="weight"):
+                await run.deliver("parcels", wrong, id="1")
+        assert await run.deliver("parcels", {"weight": 3}, id="1")
+        await run.stop()
+
+        assert await run.result() == [6]
+
+
 @pytest.mark.parametrize("cursor", ["one", "nan", "inf", ""])
 async def test_what_is_no_cursor_is_refused_from_the_first_input_on(cursor: str, sqlite_url: str) -> None:
     async with Engine(sqlite_url) as engine:

@@ -10,9 +10,10 @@ from typing import Any, cast, get_origin
 
 import msgspec
 
+from perdure.engine.interactions import schema_problems
 from perdure.errors import WrongInputs
 from perdure.graph.annotations import bare, describe, parts_of
-from perdure.graph.constants import from_constant, has_schema, is_schema_compatible, schema_of
+from perdure.graph.constants import from_constant, has_schema, is_schema_compatible, schema_of, why_not_json
 from perdure.graph.model import FED, Graph, Input
 from perdure.graph.templates import VALUE
 
@@ -64,8 +65,14 @@ def cursor_order(graph: Graph, node_id: str) -> str:
 
 def check_item(value: Any, schema: dict[str, Any]) -> str | None:
     """Return why a value cannot be an item of such an input; None if it can."""
-    given = schema_of(type(value))
-    return None if is_schema_compatible(given, schema) else f"a {type(value).__name__} does not fit {schema}"
+    if not is_schema_compatible(schema_of(type(value)), schema):
+        return f"a {type(value).__name__} does not fit {schema}"
+    if why_not_json(value) is not None:
+        return None  # of what has no form in JSON only the type is known
+    try:
+        return "; ".join(schema_problems(value, schema)) or None
+    except Exception:  # a schema in a document may be anything
+        return None
 
 
 def _as_list(items: Any) -> Any:

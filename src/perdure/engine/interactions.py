@@ -83,10 +83,11 @@ def checked_answer(wait: WaitState, value: Any) -> tuple[Any, list[str]]:
     if choices:
         listed = ", ".join(map(_as_json, choices))
         return plain, [] if plain in choices else [f"{_as_json(plain)} is none of {listed}"]
-    return plain, _problems(plain, wait.question.schema)
+    return plain, schema_problems(plain, wait.question.schema)
 
 
-def _problems(plain: Any, schema: dict[str, Any]) -> list[str]:
+def schema_problems(plain: Any, schema: dict[str, Any]) -> list[str]:
+    """Return why a value in its JSON form does not fit a schema; nothing if it fits."""
     # Takes a while to load, and only who answers needs it.
     from jsonschema import Draft202012Validator, FormatChecker
 
