@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from perdure import Engine, node, workflow
+from perdure import Context, Engine, node, workflow
 from perdure.engine.catalogue import MAX_PREPARED
 from perdure.errors import PerdureError, RunIdTaken
 from perdure.graph.forms import graph_from_json
@@ -231,5 +231,33 @@ def test_nothing_is_lost_between_a_lease_that_is_lost_and_the_next(sqlite_url: s
                 async with asyncio.timeout(200):
                     assert await run.result() == 3
                 await assert_whole(engine, run)
+
+    run_virtual(main())
+
+
+@node
+async def asks_someone(ctx: Context) -> str:
+    return await ctx.ask("who?")
+
+
+@workflow
+def answered_elsewhere() -> str:
+    return asks_someone()
+
+
+def test_who_waits_for_a_run_that_rests_gets_it_driven_when_somebody_elsewhere_answers(sqlite_url: str):
+    async def main() -> None:
+        async with opened_store(sqlite_url) as store, engine_on(store, recover=False, hibernate_after=0) as engine:
+            run = await engine.start(answered_elsewhere)
+            await run.wait()
+            waiting = asyncio.ensure_future(run.result())
+            await asyncio.sleep(10)
+
+            async with engine_on(store, recover=False, workflows=()) as other:
+                (question,) = await other.questions()
+                await (await other.get(run.run_id)).answer(question.interaction_id, "me")
+
+            async with asyncio.timeout(60):
+                assert await waiting == "me"
 
     run_virtual(main())

@@ -554,7 +554,10 @@ class Engine(Keeping, Telling):
     def _may_take_up(self) -> bool:
         """Whether any run that others have left is to be driven here. One who takes only what was asked for needs none if
         nothing was."""
-        return not self._is_stopping and (self._recovers or self._wanted.has_undriven)
+        return not self._is_stopping and (self._recovers or self._wanted.has_undriven or self._watches_undriven())
+
+    def _watches_undriven(self) -> bool:
+        return any(run_id not in self._drivers for run_id in self.hub.watched())
 
     def _lost_lease(self) -> None:
         """Others take this engine for dead: drop every run at once and write nothing."""
@@ -607,6 +610,7 @@ class Engine(Keeping, Telling):
 
     async def _adopt_if_wanted(self, run_id: RunId, dead_owner: EngineId | None) -> None:
         is_ours = self._recovers or run_id in self._wanted or run_id in self._orphans
+        is_ours = is_ours or self.hub.is_watched(run_id)  # also one that rests: somebody here waits for it
         if is_ours and run_id not in self._probing:
             await self.adopt(run_id, self._orphans.get(run_id, dead_owner), probation=self._probation)
 

@@ -45,6 +45,10 @@ class Hub:
         """Return the runs that somebody watches."""
         return list(self._changed)
 
+    def is_watched(self, run_id: RunId) -> bool:
+        """Whether somebody watches the run."""
+        return run_id in self._changed
+
     def flash(self, flash: Flash) -> None:
         for queue in self._flashes.get(flash.run_id, ()):
             if queue.full():
