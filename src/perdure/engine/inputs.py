@@ -54,8 +54,9 @@ def check_inputs(graph: Graph, annotations: Mapping[str, Any], given: Mapping[st
 
 def stream_inputs(graph: Graph) -> dict[str, dict[str, Any]]:
     """Return the inputs of a workflow that are streams, each with the schema of its items."""
-    schemas = {node.id: node.data.get("schema") or {} for node in graph.nodes if node.type in FED}
-    return {node_id: schema.get(VALUE, schema) or {} for node_id, schema in schemas.items()}
+    nothing: dict[str, Any] = {}
+    schemas = {node.id: node.data.get("schema") or nothing for node in graph.nodes if node.type in FED}
+    return {node_id: schema.get(VALUE, schema) or nothing for node_id, schema in schemas.items()}
 
 
 def cursor_order(graph: Graph, node_id: str) -> str:
