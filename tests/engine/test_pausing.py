@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from perdure import Context, Engine, Stream, ask, collect, node, workflow
 from perdure.engine.run import Run
-from perdure.errors import RunFailed, RunResting
+from perdure.errors import InputClosed, RunFailed, RunResting
 from perdure.ids import CommandId, RunId
 from perdure.journal import events as e
 from perdure.journal.states import RunStatus
@@ -259,6 +260,11 @@ def test_wishes_apply_in_their_order_however_close_they_are(sqlite_url: str, wis
     seldom_looking(sqlite_url, main)
 
 
+async def send_if_open(run: Run[Any], item: str) -> None:
+    with suppress(InputClosed):  # somebody else may be faster
+        await run.send("xs", item)
+
+
 @pytest.mark.parametrize("grace", [None, 0])
 @pytest.mark.parametrize("seconds", [0.0, 1.0])
 def test_an_input_that_is_closed_while_the_run_is_being_paused_is_closed(
@@ -269,7 +275,7 @@ def test_an_input_that_is_closed_while_the_run_is_being_paused_is_closed(
             run = await engine.start(fed, run_id=f"{turn}")
             await asyncio.sleep(seconds)
             await run.send("xs", "a")
-            wishes = [run.pause(grace=grace), run.close("xs"), run.send("xs", "b")]
+            wishes = [run.pause(grace=grace), run.close("xs"), send_if_open(run, "b")]
             async with asyncio.TaskGroup() as group:
                 for wish in wishes[turn:] + wishes[:turn]:
                     group.create_task(wish)
