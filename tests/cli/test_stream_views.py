@@ -134,7 +134,7 @@ def test_a_terminal_shows_streams_as_they_flow(flow: Cli):
     screen.read_until("← ")
     flow.write("open", "")
 
-    assert screen.close() == 0
+    assert screen.close() == 0, screen.text[-4000:]
     frames = re.sub(r"\x1b\[[?0-9;]*[A-Za-z]", "", screen.text)
     assert all(len(line) <= 80 for line in re.split(r"[\r\n]+", frames))
     assert re.search(r"✓ numbers .* 5,000 items", frames)

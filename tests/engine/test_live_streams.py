@@ -129,3 +129,18 @@ async def test_readers_are_starved_while_there_is_nothing_to_read(engine: Engine
     assert not facts.nodes[NodeId("gated_call")].is_starved
     gates["call"].set()
     assert await run.result() == [[0, 1, 2, 3, 4], 5]
+
+
+async def test_whoever_still_looks_when_the_run_is_let_go_sees_that_nothing_flows(engine: Engine) -> None:
+    run = await engine.start(mapped, n=3)
+    driver = engine.driver_of(run.run_id)
+    assert driver is not None
+    gates["call"].set()
+    await run.result()
+
+    async with asyncio.timeout(10):
+        while engine.driver_of(run.run_id) is not None:
+            await asyncio.sleep(0)
+    await asyncio.sleep(0.01)  # its task ends in one of the next rounds of the loop
+
+    assert driver.live_streams() == LiveStreams(nodes={}, edges=())

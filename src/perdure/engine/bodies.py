@@ -49,10 +49,6 @@ class Bodies:
         return iter(self._running.values())
 
     @property
-    def are_running(self) -> bool:
-        return bool(self._running)
-
-    @property
     def has_unprepared(self) -> bool:
         """Whether there are some that could be made ready while their start is written."""
         return bool(self._starting)

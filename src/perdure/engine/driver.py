@@ -171,10 +171,6 @@ class Driver:
         return self._task is not None and bool(self._task.cancelling())
 
     @property
-    def is_busy(self) -> bool:
-        return self._bodies.are_running
-
-    @property
     def is_gone(self) -> bool:
         """Whether the run was let go of, or lost."""
         return self._is_gone
@@ -186,6 +182,8 @@ class Driver:
 
     def live_streams(self) -> LiveStreams:
         """Return how the run's streams flow at this moment. It costs only whoever asks."""
+        if self._is_gone:
+            return LiveStreams(nodes={}, edges=())
         return live_streams(self.streams, self._bodies.running())
 
     def use_blobs(self, blobs: Sequence[BlobUse]) -> None:
@@ -579,7 +577,7 @@ class Driver:
 
     def submit(self) -> None:
         """Have what was decided committed: at once if somebody waits for it, in good company if nobody does."""
-        if self._bodies.group is None:  # what was decided so far is submitted when the task begins
+        if self._is_gone or self._bodies.group is None:  # what was decided so far is submitted when the task begins
             return
         waited_for = self._pending.is_waited_for or self.decider.has_more or self._is_over() or self.streams.is_dirty
         waited_for = waited_for or not self._tenure.is_kept
