@@ -20,7 +20,7 @@ from tests.torture.programs.effects import Ledger
 from tests.torture.programs.workloads import diamond_result
 
 RUNS = 1_000
-MILLIS = 250
+MILLIS = 500
 MAX_RECOVERED = 60
 END_SECONDS = 60.0
 SETTINGS = EngineSettings(recovery_seconds=0.3, poll_seconds=0.5, claim_batch=20, max_recovered_runs=MAX_RECOVERED)
@@ -37,11 +37,12 @@ async def test_the_other_engine_finishes_what_a_killed_one_leaves(store_url: str
             for number in range(RUNS):
                 starts.create_task(start(victim if number % 2 else survivor, number))
 
-        async def is_half_done() -> bool:
-            counted = Counter((await checks.statuses(store)).values())
-            return counted[RunStatus.COMPLETED] >= RUNS // 2
+        async def is_in_the_middle() -> bool:
+            statuses = await checks.statuses(store)
+            counted = Counter(status for run_id, status in statuses.items() if number_of(run_id) % 2)
+            return counted[RunStatus.COMPLETED] > 0 and counted[RunStatus.RUNNING] > 2 * MAX_RECOVERED
 
-        await until(is_half_done, END_SECONDS, "the runs do not get half-way")
+        await until(is_in_the_middle, END_SECONDS, "the runs of the one to be killed do not get going")
         victim.kill()
         left = [run_id for run_id, status in (await checks.statuses(store)).items() if status is RunStatus.RUNNING]
 
