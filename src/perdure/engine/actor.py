@@ -267,6 +267,11 @@ class Actor(Serving):
         return ""
 
     @property
+    def is_on_loop(self) -> bool:
+        """Whether the body runs on the loop, and what it does at once are tasks."""
+        return slot_kind(self._type) == "loop"
+
+    @property
     def wants_items(self) -> bool:
         """Whether the body would go on if there were another item, or a place for one."""
         return self.waits_for_items

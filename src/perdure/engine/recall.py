@@ -6,10 +6,14 @@ import asyncio
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
+from typing import Any
+from weakref import ReferenceType
 
 from perdure.journal.states import WaitState, WaitStatus
 
 WaitName = tuple[str, int]
+Strand = ReferenceType[asyncio.Task[Any]] | str
+"""One of several things that a body does at once: a task of its own, or, where its threads are not told apart, its scope."""
 
 
 class Recall:
@@ -21,6 +25,8 @@ class Recall:
         """The ids of what the body waits for at this moment, with the scope of each."""
         self.asked: dict[str, None] = {}
         """The ids of waits that are being recorded: the body has asked for them, and does not wait yet."""
+        self._given: dict[Strand, tuple[str, float]] = {}
+        """Who was given what has come and has not waited since, with the scope and the moment of that."""
         self._left: dict[str, dict[WaitName, None]] = {}
         for wait in recorded:
             if wait.status in (WaitStatus.OPEN, WaitStatus.SETTLED):
@@ -41,6 +47,20 @@ class Recall:
             del self._left[scope]
             self._came_back.set()
 
+    def comes_to_wait(self, strand: Strand, *, anew: bool) -> None:
+        """Note that something the body does waits, for the first time (`anew`) or again: it is done with what it was given."""
+        if anew or not isinstance(strand, str):  # of several threads, another may still be at work
+            self._given.pop(strand, None)
+
+    def given(self, strand: Strand, scope: str, *, at: float, forget_before: float) -> None:
+        """Note that something the body does was given what has come. What was given long ago is forgotten."""
+        self._given = {one: told for one, told in self._given.items() if told[1] >= forget_before}
+        self._given[strand] = (scope, at)
+
+    def was_given_since(self, moment: float) -> bool:
+        """Whether something that the body does was given what has come, and has not waited since: it may be at work with it."""
+        return any(at >= moment for _, at in self._given.values())
+
     async def is_complete(self, scope: str) -> None:
         """Return when the body has come back to everything that it has waited for before."""
         while scope in self._left:
@@ -56,6 +76,7 @@ class Recall:
         """Note that a call is over: the body does not wait for what is left of it."""
         for wait_id in [wait_id for wait_id, waiting in self.awaited.items() if waiting == scope]:
             del self.awaited[wait_id]
+        self._given = {strand: told for strand, told in self._given.items() if told[0] != scope}
 
     def left(self, scope: str) -> Sequence[str]:
         """Return the names of what the body has not come back to."""

@@ -15,6 +15,7 @@ import asyncio
 import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import ref
 
 import msgspec
 
@@ -24,6 +25,7 @@ from perdure.engine.actor import Actor
 from perdure.engine.bodies import Bodies
 from perdure.engine.keys import wait_key
 from perdure.engine.pending import Pending
+from perdure.engine.recall import Strand
 from perdure.engine.sending import InputActor
 from perdure.errors import CommandIdTaken, ReplayMismatch, RunNotFound, StoreError, WaitNotHere
 from perdure.ids import CommandId, NodeId, RunId, Seq
@@ -42,8 +44,8 @@ DEADLINE = "deadline"
 LOOK_SECONDS = 0.05
 """How often to look whether what waits goes on waiting, at most."""
 REPLAY_SECONDS = 5.0
-"""How long a body that runs again may take to ask for what it has waited for before it waits for something else: it may do
-several things at once."""
+"""How long a body that runs again may take to ask for what it has waited for before it waits for something else, and how long
+one that was given something may work with it beside another wait: it may do several things at once."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -133,7 +135,9 @@ class Waiting:
             raise WaitNotHere(actor.node_id)
         name = storable(scope + wanted.name)
         wait = self._waits.named(actor.node_id, name, wanted.occurrence)
+        strand = self._strand(actor, scope)
         actor.recall.came_back(scope, name, wanted.occurrence)
+        actor.recall.comes_to_wait(strand, anew=wait is None)
         if wait is None:
             await self._recall(actor, scope, wanted)
             wait = self._open(actor, wanted, name, value, blobs)
@@ -142,7 +146,15 @@ class Waiting:
             wait = self._waits.get(wait.wait_id) or wait
         if wait.status is WaitStatus.OPEN:
             wait = await self._settled(actor, wait)
+        now = self._machinery.clock.monotonic()
+        actor.recall.given(strand, scope, at=now, forget_before=now - REPLAY_SECONDS)
         return Came(value=wait.result, is_over=wait.result is None and wait.kind is not WaitKind.SLEEP)
+
+    @staticmethod
+    def _strand(actor: Actor, scope: str) -> Strand:
+        """Return what it is in a body that waits: on the loop each task waits for itself."""
+        task = asyncio.current_task() if actor.is_on_loop else None
+        return scope if task is None else ref(task)
 
     async def _settled(self, actor: Actor, wait: WaitState) -> WaitState:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -289,8 +301,13 @@ class Waiting:
         return any(map(self._is_soon, self._waits.of(actor.node_id)))
 
     def _is_coming_back(self, actor: Actor) -> bool:
-        """Whether something has come for a body that runs again, and that it has yet to ask for: it has a while for that."""
-        if not self._waits.has_past(actor.node_id) or actor.elapsed_seconds >= REPLAY_SECONDS:
+        """Whether something has come that a body has yet to ask for, because it runs again, or with which it may be at work
+        beside what else it waits for: it has a while for that."""
+        if not self._waits.has_past(actor.node_id):
+            return False
+        if actor.recall.was_given_since(self._machinery.clock.monotonic() - REPLAY_SECONDS):
+            return True
+        if actor.elapsed_seconds >= REPLAY_SECONDS:
             return False
         left = (self._waits.named(actor.node_id, *name) for name in actor.recall.all_left())
         return any(wait is not None and wait.status is WaitStatus.SETTLED for wait in left)
