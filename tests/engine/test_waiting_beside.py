@@ -12,8 +12,10 @@ import pytest
 from perdure import Context, Engine, collect, node, workflow
 from perdure.engine.driver import Driver
 from perdure.errors import AnsweredAlready
+from perdure.journal import events as e
 from perdure.journal.states import NodeStatus
-from tests.engine.engines import assert_whole
+from perdure.testing.loop import VirtualClock
+from tests.engine.engines import assert_whole, counted
 from tests.engine.test_waiting import answer_all, asked, begun, either, seldom_looking
 
 # Streams beside a question
@@ -145,3 +147,58 @@ def test_a_run_that_stays_in_memory_is_not_looked_at_all_the_time(
         assert len(looks) < 1_000
 
     seldom_looking(sqlite_url, main, hibernate_after=5)
+
+
+# Clocks that are set
+
+
+class SetClock(VirtualClock):
+    """A clock that is set to another time while a run is in memory."""
+
+    ahead_seconds = 0.0
+
+    def now_micros(self) -> int:
+        return super().now_micros() + int(self.ahead_seconds * 1_000_000)
+
+
+@node
+async def sleeps_for_days(ctx: Context) -> str:
+    await ctx.sleep(days=3)
+    return "awake"
+
+
+@node
+async def asks_for_days(ctx: Context) -> str:
+    return await ctx.ask("well?", deadline=timedelta(days=3), default="awake")
+
+
+@workflow
+def days_beside_an_hour() -> list[Any]:
+    return both_beside(works_for_an_hour(), sleeps_for_days())
+
+
+@workflow
+def days_to_answer_beside_an_hour() -> list[Any]:
+    return both_beside(works_for_an_hour(), asks_for_days())
+
+
+@either
+@pytest.mark.parametrize(
+    ("days", "came"), [(days_beside_an_hour, e.TimerFired), (days_to_answer_beside_an_hour, e.InteractionResponded)]
+)
+def test_a_time_is_noticed_that_has_come_because_the_clock_was_set(
+    sqlite_url: str, hibernate_after: float, days: Any, came: type[e.Event]
+) -> None:
+    clock = SetClock()
+
+    async def main(engine: Engine) -> None:
+        run = await engine.start(days)
+        await asyncio.sleep(20)
+
+        clock.ahead_seconds = 3 * 86_400
+        await asyncio.sleep(15)
+
+        assert (await counted(run))[came] == 1
+        await assert_whole(engine, run)
+
+    seldom_looking(sqlite_url, main, clock=clock, hibernate_after=hibernate_after)

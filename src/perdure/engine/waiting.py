@@ -43,6 +43,8 @@ DEADLINE = "deadline"
 """Who answers a question to which nobody has, in time."""
 LOOK_SECONDS = 0.05
 """How often to look whether what waits goes on waiting, at most."""
+CLOCK_SECONDS = 10.0
+"""How often to look at the time of day while it is waited for: it may be set, and it goes on while the machine sleeps."""
 REPLAY_SECONDS = 5.0
 """How long a body that runs again may take to ask for what it has waited for before it waits for something else, and how long
 one that was given something may work with it beside another wait: it may do several things at once."""
@@ -231,7 +233,7 @@ class Waiting:
     def _watch(self, wait: WaitState) -> None:
         if wait.due is None or wait.status is not WaitStatus.OPEN:
             return
-        seconds = max(0.0, (wait.due - self._machinery.clock.now_micros()) / 1_000_000)
+        seconds = min(max(0.0, (wait.due - self._machinery.clock.now_micros()) / 1_000_000), CLOCK_SECONDS)
         self._dues[wait.wait_id] = self._driver.later(seconds, functools.partial(self._time_came, wait.wait_id))
 
     def _time_came(self, wait_id: str) -> None:
@@ -241,7 +243,7 @@ class Waiting:
         if self._decider.projection.run.status not in _TIMED:
             return  # a paused run hears of it when it is resumed
         at = self._machinery.clock.now_micros()
-        if at < wait.due:  # the clock of the world runs behind that of the loop
+        if at < wait.due:  # not yet, or the clock of the world runs behind that of the loop
             self._watch(wait)
         elif wait.kind is WaitKind.ASK:
             self._driver.spawn(self._answer_in_time(wait))
