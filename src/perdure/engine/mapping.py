@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Coroutine, Mapping
-from contextlib import suppress
+from collections.abc import Coroutine, Generator, Mapping
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -41,6 +41,7 @@ from perdure.graph.model import CONDITION, Edge
 from perdure.graph.plan import Flow
 from perdure.journal.decide import RESOURCE_RETRIES
 from perdure.journal.events import Encoded, ErrorClass, ErrorRecord
+from perdure.journal.states import WaitState
 from perdure.journal.values import is_true
 from perdure.store.base import BlobUse
 from perdure.store.codecs import content_refs
@@ -98,6 +99,8 @@ class MapActor(Actor):
         """Whether it will be seen in a moment who waits."""
         self._returned: list[Work] = []
         """Work for which there was no place."""
+        self._lent: set[str] = set()
+        """The scopes of calls that wait for something from outside. Others may have their places meanwhile."""
         self._is_through = asyncio.Event()
         self._problem: Exception | None = None
 
@@ -142,6 +145,8 @@ class MapActor(Actor):
             async with asyncio.TaskGroup() as group:
                 await self._work_through(group)
         finally:
+            for scope in list(self._lent):
+                self._take_back(scope)
             while self._running:  # those that were stopped before they began
                 self._worker_ended()
 
@@ -163,6 +168,31 @@ class MapActor(Actor):
     @staticmethod
     def _scope_of(wait_name: str) -> str:
         return wait_name.partition("/")[0] + "/"
+
+    @contextmanager
+    def waiting_for(self, wait: WaitState) -> Generator[None]:
+        """Meanwhile the call waits, and needs no place. It goes on at once, also if there is none then."""
+        scope = self._scope_of(wait.name)
+        # One in a thread or a process holds that, too.
+        if self._kind == "loop" and self._group is not None and scope not in self._lent:
+            self._lent.add(scope)
+            self._driver.machinery.slots.release(self._kind)
+            self._pump()
+        try:
+            with super().waiting_for(wait):
+                yield
+        finally:
+            if scope not in self.recall.awaited.values():
+                self._take_back(scope)
+
+    def call_ended(self, scope: str) -> None:
+        super().call_ended(scope)
+        self._take_back(scope)
+
+    def _take_back(self, scope: str) -> None:
+        if scope in self._lent:
+            self._lent.remove(scope)
+            self._driver.machinery.slots.take_back(self._kind)
 
     @property
     def only_waits(self) -> bool:

@@ -59,6 +59,11 @@ class Slots:
         self._free[kind] += 1
         self._grant(kind)
 
+    def take_back(self, kind: SlotKind) -> None:
+        """Take a slot again that was given back for a while, at once. If it is somebody else's by then, there is one more in use
+        than there are, and the next that is given back is nobody's."""
+        self._free[kind] -= 1
+
     def offer(self) -> None:
         """Offer what is free to those who wait: what kept them from using it is over."""
         for kind in self._queues:
@@ -72,7 +77,7 @@ class Slots:
     def _grant(self, kind: SlotKind) -> None:
         # A claimant may release or acquire while it is asked: that is seen to by the loop that asks it, not by another one
         # inside it, which would be as deep as the queue is long.
-        if kind in self._granting or not self._free[kind]:
+        if kind in self._granting or self._free[kind] <= 0:
             return
         self._granting.add(kind)
         not_yet: dict[Claimant, None] = {}
