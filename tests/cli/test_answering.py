@@ -40,6 +40,18 @@ def test_questions_of_all_runs_are_listed_oldest_first(flow: Cli):
     assert [line.split()[0] for line in few] == ["QUESTION", "r1/approval/1", "…"]
 
 
+def test_a_run_whose_other_question_is_answered_asks_one_thing(flow: Cli):
+    asking(flow, "colours")
+    flow("answer", "r1/two/1", "5")
+
+    last = flow.json("answer", "r1", "blue")
+    late = flow("answer", "r1/one/1", "red")
+
+    assert last["interaction_id"] == "r1/one/1"
+    assert late.returncode == 2
+    assert "answered" in late.stderr
+
+
 def test_several_questions_are_answered_by_their_ids_in_any_order(flow: Cli):
     told = asking(flow, "colours").stdout
     assert "perdure answer r1/one/1 red (or blue)" in told

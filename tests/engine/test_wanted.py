@@ -7,9 +7,9 @@ from contextlib import suppress
 
 import pytest
 
-from perdure import Context, Engine, node, workflow
+from perdure import Context, Engine, EngineSettings, node, workflow
 from perdure.engine.catalogue import MAX_PREPARED
-from perdure.errors import PerdureError, RunIdTaken
+from perdure.errors import AnsweredAlready, PerdureError, RunIdTaken
 from perdure.graph.forms import graph_from_json
 from perdure.graph.writing import graph_to_json
 from perdure.journal import events as e
@@ -261,3 +261,18 @@ def test_who_waits_for_a_run_that_rests_gets_it_driven_when_somebody_elsewhere_a
                 assert await waiting == "me"
 
     run_virtual(main())
+
+
+async def test_what_is_answered_is_asked_no_more_though_nobody_drives_the_run(store_url: str):
+    async with Engine(store_url, settings=EngineSettings(hibernate_after=0)) as engine:
+        await (await engine.start(answered_elsewhere, run_id="left")).wait()
+
+    async with Engine(store_url, recover=False, workflows=()) as other:
+        run = await other.get("left")
+        (question,) = await other.questions()
+        await run.answer(question.interaction_id, "me")
+
+        assert list(await other.questions()) == []
+        assert list(await run.questions()) == []
+        with pytest.raises(AnsweredAlready):
+            await run.answer(question.interaction_id, "somebody else")

@@ -11,10 +11,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from perdure.ids import ROOT_BRANCH, BranchId, Epoch, NodeId, RunId, Seq
+from perdure.ids import ROOT_BRANCH, BranchId, CommandId, Epoch, NodeId, RunId, Seq
 from perdure.journal import events as e
 from perdure.journal.states import Question, SignalState, WaitKind, WaitState, WaitStatus
 from perdure.store.base import (
+    Command,
     Committed,
     LeaseLost,
     OpenWait,
@@ -480,6 +481,22 @@ async def test_waits_are_listed_by_status_and_kind(store: Store) -> None:
         for status, questions_only, expected in listed:
             found = await pages(store, run_id=run_id, status=status, questions_only=questions_only)
             assert found == sorted(expected), (run_id, status, questions_only)
+
+
+async def test_a_question_whose_answer_is_there_is_asked_no_more(store: Store) -> None:
+    draft, other = await begin(store, "first"), await begin(store, "second")
+    stopped = replace(question("c"), kind=WaitKind.SUSPEND)
+    await put(store, draft, question("a"), question("b"), stopped, sleep("d"), answered(question("e")))
+    await put(store, other, question("a of another"))
+    for wait_id in ("a", "c", "d", "e"):
+        await store.add_command(Command(command_id=CommandId(f"answer/{wait_id}"), run_id=draft.run_id, kind="answer"))
+    await store.add_command(Command(command_id=CommandId("answer/b"), run_id=other.run_id, kind="answer"))
+
+    assert await pages(store, questions_only=True) == ["a of another", "b"]
+    assert await pages(store, run_id=draft.run_id, questions_only=True) == ["b"]
+    assert await pages(store, run_id=draft.run_id, questions_only=True, status=None) == ["b", "e"]
+    assert await pages(store, questions_only=True, status=WaitStatus.SETTLED) == ["e"]
+    assert await pages(store, run_id=draft.run_id) == ["a", "b", "c", "d"]
 
 
 async def test_only_the_current_branch_is_listed(store: Store) -> None:

@@ -22,7 +22,7 @@ from tests.store.test_conformance_waits import NOW, answered, begin, put, questi
 SQLITE = load_queries("perdure.store.sqlite")
 POSTGRES = load_queries("perdure.store.postgres")
 
-VALUES = {"text": "'default'", "bigint": "1", "boolean": "false", "text[]": "'{}'"}
+VALUES = {"text": "'default'", "bigint": "1", "boolean": "true", "text[]": "'{}'"}
 
 
 async def filled(url: str, rows: int) -> None:
@@ -62,6 +62,7 @@ WOKEN = [
     "run_state_sleeping (project_id=? AND wake_at>?)",
 ]
 RUN = "sqlite_autoindex_run_state_1 (project_id=? AND run_id=?)"
+ANSWER = "sqlite_autoindex_run_commands_1 (project_id=? AND run_id=? AND command_id=?)"
 
 
 async def test_sqlite_reads_only_what_it_is_asked_for(sqlite_url: str) -> None:
@@ -69,8 +70,8 @@ async def test_sqlite_reads_only_what_it_is_asked_for(sqlite_url: str) -> None:
     expected = {
         "find_woken": WOKEN,
         "list_open_waits": ["run_waits_open (project_id=? AND (opened_at,wait_id)>(?,?))", RUN],
-        "list_open_questions": ["run_waits_asked (project_id=? AND (opened_at,wait_id)>(?,?))", RUN],
-        "list_run_waits": [RUN, "sqlite_autoindex_run_waits_1 (project_id=? AND run_id=? AND branch_id=?)"],
+        "list_open_questions": ["run_waits_asked (project_id=? AND (opened_at,wait_id)>(?,?))", ANSWER, RUN],
+        "list_run_waits": [RUN, "sqlite_autoindex_run_waits_1 (project_id=? AND run_id=? AND branch_id=?)", ANSWER],
         "load_wait": ["run_waits_by_id (project_id=? AND wait_id=?)", RUN],
         "load_waits": ["sqlite_autoindex_run_waits_1 (project_id=? AND run_id=?)"],
         "load_signals": ["sqlite_autoindex_run_signals_1 (project_id=? AND run_id=?)"],
@@ -83,6 +84,7 @@ async def test_sqlite_reads_only_what_it_is_asked_for(sqlite_url: str) -> None:
 
 
 OF_RUN = r"run_state_pkey on run_state.*\n.*project_id = .*run_id = "
+OF_ANSWER = r"run_commands_pkey on run_commands.*\n.*project_id = .*run_id = .*command_id = "
 IN_POSTGRES = {
     "find_woken": [
         r"Only Scan using run_commands_untaken .*\n\s+Index Cond: \(project_id = [^)]*\)$",
@@ -94,8 +96,8 @@ IN_POSTGRES = {
         r"Only Scan using run_state_sleeping .*\n.*project_id = .*wake_at > ",
     ],
     "list_open_waits": [r"run_waits_open .*\n.*project_id = .*ROW\(opened_at, wait_id\) > ", OF_RUN],
-    "list_open_questions": [r"run_waits_asked .*\n.*project_id = .*ROW\(opened_at, wait_id\) > ", OF_RUN],
-    "list_run_waits": [OF_RUN, r"run_waits_pkey .*\n.*project_id = .*run_id = .*branch_id = "],
+    "list_open_questions": [r"run_waits_asked .*\n.*project_id = .*ROW\(opened_at, wait_id\) > ", OF_RUN, OF_ANSWER],
+    "list_run_waits": [OF_RUN, r"run_waits_pkey .*\n.*project_id = .*run_id = .*branch_id = ", OF_ANSWER],
     "load_wait": [r"run_waits_by_id .*\n.*project_id = .*wait_id = ", OF_RUN],
 }
 

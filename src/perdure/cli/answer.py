@@ -18,12 +18,11 @@ from perdure.cli.waits import example_answer, waiting_words
 from perdure.cli.words import cells, day_and_time, fitted, padded, plain, until
 from perdure.clock import SystemClock
 from perdure.engine.engine import Engine
-from perdure.engine.inspect import find_run, is_answered, living_engines, load_run, wait_report, whole_values
+from perdure.engine.inspect import find_run, living_engines, wait_report, whole_values
 from perdure.errors import RunNotFound
-from perdure.ids import RunId
 from perdure.journal import events as e
 from perdure.journal.states import TERMINAL, WaitKind, WaitStatus
-from perdure.store.base import OpenWait, Store, StoredRun
+from perdure.store.base import OpenWait, Store
 
 PAGE = 100
 DEFAULT_LIMIT = 100
@@ -96,7 +95,9 @@ async def _only_one(target: str, store: Store, place: Place) -> OpenWait:
             f"There is neither a question nor a run {target!r}. `{place.command('answer')}` lists what is asked."
         ) from None
     waits = await store.list_waits(run_id=run_id, limit=PAGE)
-    asked = [found for found in waits if found.wait.kind is WaitKind.ASK]
+    unanswered = await store.list_waits(run_id=run_id, questions_only=True, limit=PAGE)
+    # If there is an answer to all, whoever gives another is told so.
+    asked = _questions(unanswered) or _questions(waits)
     if not asked:
         run = await store.load_state(run_id)
         is_over = run is not None and run.status in TERMINAL
@@ -113,6 +114,10 @@ async def _only_one(target: str, store: Store, place: Place) -> OpenWait:
         more = f"\n  … and {len(asked) - MOST_LISTED} more" if len(asked) > MOST_LISTED else ""
         raise click.UsageError(f"Run {plain(run_id)} asks {len(asked)} things. Say which one is meant:{listed}{more}")
     return asked[0]
+
+
+def _questions(waits: Sequence[OpenWait]) -> list[OpenWait]:
+    return [found for found in waits if found.wait.kind is WaitKind.ASK]
 
 
 def _what_to_say(found: OpenWait, place: Place) -> str:
@@ -143,18 +148,11 @@ async def _list(place: Place, limit: int, *, as_json: bool) -> int:
 async def _open_questions(store: Store, limit: int) -> list[OpenWait]:
     """Return what is asked, oldest first, without what is answered and only waits for the run to be driven."""
     found: list[OpenWait] = []
-    runs: dict[RunId, StoredRun] = {}
     after: tuple[int, str] | None = None
     while len(found) < limit and (page := await store.list_waits(questions_only=True, after=after, limit=PAGE)):
         after = (page[-1].wait.opened_at, page[-1].wait.wait_id)
-        for question in page:
-            if len(found) == limit:
-                break
-            if question.run_id not in runs:
-                runs[question.run_id] = await load_run(store, question.run_id)
-            if not is_answered(runs[question.run_id], question.wait):
-                found.append(question)
-    return found
+        found += page
+    return found[:limit]
 
 
 def _document(found: OpenWait) -> dict[str, Any]:

@@ -31,8 +31,8 @@ class Telling(ABC):
     def _handle(self, run_id: RunId) -> Run[object]: ...
 
     async def questions(self, *, after: tuple[int, str] | None = None, limit: int = 100) -> Sequence[Interaction]:
-        """Return what runs ask people, oldest first. The next page comes `after` the last one's (`asked_at` in microseconds,
-        `interaction_id`)."""
+        """Return what runs ask people and nobody has answered, oldest first. The next page comes `after` the last one's
+        (`asked_at` in microseconds, `interaction_id`)."""
         found = await self.store.list_waits(questions_only=True, after=after, limit=limit)
         return [await interaction_of(wait, self.values) for wait in found]
 

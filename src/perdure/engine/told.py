@@ -218,7 +218,7 @@ class Told:
     # Questions and signals
 
     async def questions(self) -> Sequence[Interaction]:
-        """Return what the run asks people, and the nodes that wait to be told to go on, oldest first."""
+        """Return what the run asks people and nobody has answered, and the nodes that wait to be told to go on, oldest first."""
         await self.state()
         found = await self._engine.store.list_waits(run_id=self.run_id, questions_only=True, limit=MANY_QUESTIONS)
         return [await interaction_of(wait, self._engine.values) for wait in found]

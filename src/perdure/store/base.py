@@ -446,7 +446,8 @@ class Store(Protocol):
         limit: int,
     ) -> Sequence[OpenWait]:
         """Return what runs wait for on their current branches, oldest first by (opened_at, wait_id), after where the last page
-        ended; of one run or of all; with `questions_only`, only what people are asked (kinds `ask` and `suspend`)."""
+        ended; of one run or of all; with `questions_only`, only what people are asked (kinds `ask` and `suspend`), and of that
+        nothing that is open and has an answer which nobody has taken up: a command whose id is `answer/` and that of the wait."""
         ...
 
     async def load_wait(self, wait_id: str) -> OpenWait | None:

@@ -499,6 +499,7 @@ SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, 
 
 -- name: list_open_questions
 -- As list_open_waits, of what people are asked: by an index of its own, because few of a million that wait may be questions.
+-- One whose answer is there, and has yet to be taken up by whoever drives the run, is asked no more: looked up as the run is.
 SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, w.occurrence, w.status, w.question, w.signal,
        w.signal_id, w.due, w.result, w.responded_by, w.opened_at, w.settled_at, w.last_seq
   FROM run_waits AS w
@@ -506,6 +507,9 @@ SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, 
                             WHERE r.project_id = $1 AND r.run_id = w.run_id AND r.branch_id = w.branch_id
                            OFFSET 0) AS r
  WHERE w.project_id = $1 AND w.status = 'open' AND w.kind IN ('ask', 'suspend') AND (w.opened_at, w.wait_id) > ($2, $3)
+   AND NOT EXISTS (SELECT 1 FROM run_commands AS c
+                    WHERE c.project_id = w.project_id AND c.run_id = w.run_id AND c.command_id = 'answer/' || w.wait_id
+                    OFFSET 0)
  ORDER BY w.opened_at, w.wait_id LIMIT $4;
 
 -- name: list_waits
@@ -518,6 +522,10 @@ SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, 
                            OFFSET 0) AS r
  WHERE w.project_id = $1 AND (w.opened_at, w.wait_id) > ($2, $3) AND ($4::text IS NULL OR w.status = $4)
    AND (NOT $5::boolean OR w.kind IN ('ask', 'suspend'))
+   AND (NOT $5::boolean OR w.status <> 'open'
+        OR NOT EXISTS (SELECT 1 FROM run_commands AS c
+                         WHERE c.project_id = w.project_id AND c.run_id = w.run_id AND c.command_id = 'answer/' || w.wait_id
+                         OFFSET 0))
  ORDER BY w.opened_at, w.wait_id LIMIT $6;
 
 -- name: list_run_waits
@@ -530,6 +538,10 @@ SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, 
                            OFFSET 0) AS w
  WHERE r.project_id = $1 AND r.run_id = $6 AND (w.opened_at, w.wait_id) > ($2, $3) AND ($4::text IS NULL OR w.status = $4)
    AND (NOT $5::boolean OR w.kind IN ('ask', 'suspend'))
+   AND (NOT $5::boolean OR w.status <> 'open'
+        OR NOT EXISTS (SELECT 1 FROM run_commands AS c
+                         WHERE c.project_id = w.project_id AND c.run_id = w.run_id AND c.command_id = 'answer/' || w.wait_id
+                         OFFSET 0))
  ORDER BY w.opened_at, w.wait_id LIMIT $7;
 
 -- name: load_wait

@@ -332,11 +332,14 @@ SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, 
 
 -- name: list_open_questions
 -- As list_open_waits, of what people are asked: by an index of its own, because few of a million that wait may be questions.
+-- One whose answer is there, and has yet to be taken up by whoever drives the run, is asked no more.
 SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, w.occurrence, w.status, w.question, w.signal,
        w.signal_id, w.due, w.result, w.responded_by, w.opened_at, w.settled_at, w.last_seq
   FROM run_waits AS w CROSS JOIN run_state AS r
     ON r.project_id = w.project_id AND r.run_id = w.run_id AND r.branch_id = w.branch_id
  WHERE w.project_id = ?1 AND w.status = 'open' AND w.kind IN ('ask', 'suspend') AND (w.opened_at, w.wait_id) > (?2, ?3)
+   AND NOT EXISTS (SELECT 1 FROM run_commands AS c
+                    WHERE c.project_id = w.project_id AND c.run_id = w.run_id AND c.command_id = 'answer/' || w.wait_id)
  ORDER BY w.opened_at, w.wait_id LIMIT ?4;
 
 -- name: list_waits
@@ -347,6 +350,9 @@ SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, 
     ON r.project_id = w.project_id AND r.run_id = w.run_id AND r.branch_id = w.branch_id
  WHERE w.project_id = ?1 AND (w.opened_at, w.wait_id) > (?2, ?3) AND (?4 IS NULL OR w.status = ?4)
    AND (NOT ?5 OR w.kind IN ('ask', 'suspend'))
+   AND (NOT ?5 OR w.status <> 'open'
+        OR NOT EXISTS (SELECT 1 FROM run_commands AS c
+                         WHERE c.project_id = w.project_id AND c.run_id = w.run_id AND c.command_id = 'answer/' || w.wait_id))
  ORDER BY w.opened_at, w.wait_id LIMIT ?6;
 
 -- name: list_run_waits
@@ -357,6 +363,9 @@ SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, 
     ON w.project_id = r.project_id AND w.run_id = r.run_id AND w.branch_id = r.branch_id
  WHERE r.project_id = ?1 AND r.run_id = ?6 AND (w.opened_at, w.wait_id) > (?2, ?3) AND (?4 IS NULL OR w.status = ?4)
    AND (NOT ?5 OR w.kind IN ('ask', 'suspend'))
+   AND (NOT ?5 OR w.status <> 'open'
+        OR NOT EXISTS (SELECT 1 FROM run_commands AS c
+                         WHERE c.project_id = w.project_id AND c.run_id = w.run_id AND c.command_id = 'answer/' || w.wait_id))
  ORDER BY w.opened_at, w.wait_id LIMIT ?7;
 
 -- name: load_wait
