@@ -222,3 +222,43 @@ def test_a_call_that_has_one_of_two_answers_holds_no_place(sqlite_url: str) -> N
             await asked(await engine.start(asked_once, x=9))
 
     seldom_looking(sqlite_url, main, hibernate_after=1_000, loop_bodies=1)
+
+
+# Bodies that cannot be ended when others begin to wait for their place
+
+
+@node
+async def works_beside_a_question(ctx: Context, seconds: float) -> list[str]:
+    async def work() -> str:
+        answer = await ctx.ask("first")
+        await asyncio.sleep(seconds)
+        return answer
+
+    return list(await asyncio.gather(work(), ctx.ask("second")))
+
+
+@workflow
+def work_beside_a_question(seconds: float) -> list[str]:
+    return works_beside_a_question(seconds)
+
+
+def test_a_body_that_was_at_work_when_others_came_makes_room_when_it_only_waits(sqlite_url: str) -> None:
+    async def main(engine: Engine) -> None:
+        run = await engine.start(work_beside_a_question, seconds=3)
+        first, _ = await asked(run, 2)
+        await run.answer(first.interaction_id, "yes")
+        await asyncio.sleep(0.5)
+
+        other = await engine.start(asked_once, x=9)
+
+        await asyncio.sleep(3)
+        assert list(await other.questions()) == []
+        async with asyncio.timeout(3):
+            await asked(other)
+        await answer_all(other)
+        await other.result()
+        await answer_all(run)
+        assert await run.result() == ["yes", "SECOND"]
+        await assert_whole(engine, run, other)
+
+    seldom_looking(sqlite_url, main, hibernate_after=1_000, loop_bodies=1)

@@ -277,10 +277,15 @@ class Actor(Serving):
         return self.waits_for_items
 
     @property
+    def waits_outside(self) -> bool:
+        """Whether the body waits for something from outside, whatever else it does."""
+        return "recall" in self.__dict__ and bool(self.recall)
+
+    @property
     def only_waits(self) -> bool:
         """Whether the body waits for something from outside, and for nothing in the run, unless that is let go. What else it may
         do meanwhile is not seen."""
-        return "recall" in self.__dict__ and bool(self.recall) and (self._is_draining or not self.wants_items)
+        return self.waits_outside and (self._is_draining or not self.wants_items)
 
     @property
     def is_idle(self) -> bool:

@@ -43,6 +43,8 @@ DEADLINE = "deadline"
 """Who answers a question to which nobody has, in time."""
 LOOK_SECONDS = 0.05
 """How often to look whether what waits goes on waiting, at most."""
+ROOM_SECONDS = 0.25
+"""How often to look whether what could not be ended at once for others who wait for its place can be by then."""
 CLOCK_SECONDS = 10.0
 """How often to look at the time of day while it is waited for: it may be set, and it goes on while the machine sleeps."""
 REPLAY_SECONDS = 5.0
@@ -109,6 +111,7 @@ class Waiting:
         self._futures: dict[str, list[asyncio.Future[None]]] = {}
         self._dues: dict[str, asyncio.TimerHandle] = {}
         self._look: asyncio.TimerHandle | None = None
+        self._room: asyncio.TimerHandle | None = None
         self._seen: dict[Actor, Stand] = {}
         """Where the bodies that wait stand."""
         self._seen_run = Stand(Seq(-1), 0.0)
@@ -123,8 +126,9 @@ class Waiting:
     def close(self) -> None:
         """Forget all timers: the run is let go."""
         self._machinery.warmth.discard(self)
-        for handle in (*self._dues.values(), *(() if self._look is None else (self._look,))):
-            handle.cancel()
+        for handle in (*self._dues.values(), self._look, self._room):
+            if handle is not None:
+                handle.cancel()
 
     # A body waits
 
@@ -334,13 +338,22 @@ class Waiting:
         self.unwind_all("it waits for items")
 
     def make_room(self) -> None:
-        """Unwind what would otherwise stay in memory for a while."""
+        """Unwind what would otherwise stay in memory for a while: at once, or as soon as it can be if others still need that."""
         self._driver.guarded(self._make_room)
 
     def _make_room(self) -> None:
         for actor in list(self._bodies.running()):
             if actor.only_waits and not (self._waits_soon(actor) or self._is_coming_back(actor)):
                 self.unwind(actor, "others need its place")
+        is_done = all(actor.unwinding is not None for actor in self._bodies.running() if actor.waits_outside)
+        if self._room is None and not is_done:
+            self._room = self._driver.later(ROOM_SECONDS, self._make_room_again)
+
+    def _make_room_again(self) -> None:
+        """Unwind what could not be before: something it was to be given was on its way to it, or a part of it was at work."""
+        self._room = None
+        if self._machinery.slots.are_waited_for and self._decider.projection.run.status is RunStatus.RUNNING:
+            self._make_room()
 
     def unwind_waiting(self, reason: str) -> None:
         """Unwind every body that waits for something from outside."""

@@ -9,7 +9,7 @@ class Guest(Protocol):
     """A run with bodies that wait."""
 
     def make_room(self) -> None:
-        """End the bodies that only wait."""
+        """End the bodies that only wait: at once, or by itself as soon as that is possible."""
         ...
 
 
