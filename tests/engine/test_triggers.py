@@ -487,6 +487,77 @@ def unacknowledged() -> list[int]:
     return collect(take.map(Unacknowledged()))
 
 
+fetched: list[int] = []
+
+
+def fetch(after: int) -> list[int]:
+    fetched.append(after)
+    return [after + 1] if len(fetched) % 2 else []
+
+
+@node
+class FetchesInSteps(Trigger[int, int]):
+    async def inputs(self, ctx: Any, cursor: int | None) -> AsyncIterator[TriggerInput[int, int]]:
+        last = cursor or 0
+        while last < 3:
+            for number in await ctx.step(fetch, last):
+                last = number
+                yield TriggerInput(number, id=str(number), cursor=number)
+            await ctx.sleep(60)
+
+
+@workflow
+def fetched_in_steps() -> list[int]:
+    return collect(take.map(FetchesInSteps()))
+
+
+@pytest.mark.parametrize("hibernate_after", [0, 1_000], ids=["cold", "warm"])
+def test_a_step_of_a_trigger_belongs_to_the_cursor_before_it(tmp_path: Path, hibernate_after: float) -> None:
+    async def main() -> None:
+        fetched.clear()
+        async with engine_on(f"sqlite:///{tmp_path}/p.db", hibernate_after=hibernate_after) as engine:
+            run = await engine.start(fetched_in_steps)
+
+            async with asyncio.timeout(1_000):
+                assert await run.result() == [1, 2, 3]
+            assert fetched == [0, 1, 1, 2, 2]  # each once, however often the trigger goes on
+            assert await verify_run(engine, run.run_id) == []
+
+    run_virtual(main())
+
+
+async def slow_or_not(seconds: float) -> float:
+    await asyncio.sleep(seconds)
+    return seconds
+
+
+@node
+class StepsBeside(Trigger[int, int]):
+    async def inputs(self, ctx: Any, cursor: int | None) -> AsyncIterator[TriggerInput[int, int]]:
+        beside: list[asyncio.Task[float]] = []
+        for number in range(1, 4):
+            beside.append(asyncio.ensure_future(ctx.step(slow_or_not, 10 / number)))
+            await asyncio.sleep(1)
+            yield TriggerInput(number, id=str(number), cursor=number)
+        yield TriggerInput(int(sum([await step for step in beside])), id="4", cursor=4)
+
+
+@workflow
+def steps_beside_inputs() -> list[int]:
+    return collect(take.map(StepsBeside()))
+
+
+def test_a_step_that_takes_longer_than_the_next_input_is_no_other(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with engine_on(f"sqlite:///{tmp_path}/p.db") as engine:
+            run = await engine.start(steps_beside_inputs)
+
+            assert await run.result() == [1, 2, 3, 18]
+            assert await verify_run(engine, run.run_id) == []
+
+    run_virtual(main())
+
+
 def test_a_trigger_without_cursors_sleeps_as_often_as_it_says(tmp_path: Path) -> None:
     async def main() -> None:
         begun = asyncio.get_running_loop().time()

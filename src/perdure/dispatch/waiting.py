@@ -52,6 +52,10 @@ class _Waits(Attempt):
         for counted in [name for name in self._steps if name.startswith("\0")]:
             del self._steps[counted]
 
+    def begin_counting_all_anew(self) -> None:
+        """After an input of a trigger that has a cursor: its steps belong to that, and are counted from there, too."""
+        self._steps.clear()
+
     def _restore(self, state: Any) -> None:
         """Have a body that was told to go on before it was ended see its state, like one that runs again."""
         if state is not NOT_GIVEN:
