@@ -186,8 +186,9 @@ class MapActor(Actor):
                 self._take_back(scope)
 
     def call_ended(self, scope: str) -> None:
-        super().call_ended(scope)
-        self._take_back(scope)
+        if "recall" in self.__dict__:  # asked first, because it is asked for every item
+            super().call_ended(scope)
+            self._take_back(scope)
 
     def _take_back(self, scope: str) -> None:
         if scope in self._lent:
