@@ -19,6 +19,7 @@ from perdure.ids import CommandId, EngineId, Epoch, EventId, NodeId, RunId, Seq,
 from perdure.journal import events as e
 from perdure.journal.states import RunStatus
 from perdure.store.base import (
+    COMMANDS_PER_RUN,
     BlobUse,
     Claim,
     Command,
@@ -537,6 +538,84 @@ async def test_commands_stay_in_the_order_in_which_they_were_added_whatever_cloc
 
     assert [command.command_id for command in (await load(store, draft.run_id)).commands] == list(times)
     assert [command.command_id for command in await store.pending_commands(ENGINE)] == list(times)
+
+
+async def test_a_command_that_must_come_before_another_comes_before_it_or_not_at_all(store: Store) -> None:
+    draft = await begin(store)
+    sent = [Command(command_id=CommandId(f"s{n}"), run_id=draft.run_id, kind="send", created_at=n) for n in range(3)]
+    end = Command(command_id=CommandId("end"), run_id=draft.run_id, kind="close", created_at=0)
+
+    assert await store.add_command(sent[0], before=end.command_id)
+    assert await store.add_command(sent[1], before=CommandId("other end"))
+    assert await store.add_command(end)
+    assert not await store.add_command(sent[2], before=end.command_id)
+    assert not await store.add_command(sent[0], before=end.command_id)
+    with pytest.raises(CommandIdTaken):
+        await store.add_command(replace(sent[0], payload={"a": 1}), before=end.command_id)
+
+    assert await store.load_command(draft.run_id, sent[2].command_id) is None
+    assert [command.command_id for command in await store.pending_commands(ENGINE)] == ["s0", "s1", "end"]
+    assert await commit(store, draft.next_node(0).transition(commands=[end.command_id])) == [Committed()]
+    assert not await store.add_command(sent[2], before=end.command_id)
+
+
+async def test_commands_added_at_once_with_the_one_before_which_they_must_come_are_first_or_out(
+    store: Store, open_another: OpenStore
+) -> None:
+    others = [store, await open_another(), await open_another()]
+    for _ in range(10):
+        draft = await begin(store)
+        end = Command(command_id=CommandId("end"), run_id=draft.run_id, kind="close", created_at=1)
+        sent = [
+            Command(command_id=CommandId(f"s{n}"), run_id=draft.run_id, kind="send", created_at=n) for n in range(30)
+        ]
+
+        adding = [others[n % 3].add_command(one, before=end.command_id) for n, one in enumerate(sent)]
+        added = await asyncio.gather(*adding[:15], others[1].add_command(end), *adding[15:])
+
+        order = [command.command_id for command in (await load(store, draft.run_id)).commands]
+        assert order[-1] == "end"
+        assert len(order) == sum(map(bool, added))
+
+
+async def test_many_items_for_a_run_hide_nothing_else(store: Store) -> None:
+    full, other = await begin(store), await begin(store)
+    for number in range(COMMANDS_PER_RUN + 5):
+        sent = Command(
+            command_id=CommandId(f"{number:04}"), run_id=full.run_id, kind="send", created_at=number, payload={"a": 1}
+        )
+        assert await store.add_command(sent)
+    for draft in (full, other):
+        assert await store.add_command(
+            Command(command_id=CommandId("cancel"), run_id=draft.run_id, kind="cancel", created_at=9_999)
+        )
+
+    pending = await store.pending_commands(ENGINE)
+    first = [f"{number:04}" for number in range(COMMANDS_PER_RUN)]
+    assert [command.command_id for command in pending] == [*first, "cancel", "cancel"]
+    assert {command.run_id for command in pending if command.kind == "cancel"} == {full.run_id, other.run_id}
+    assert [command.command_id for command in (await load(store, full.run_id)).commands] == [*first, "cancel"]
+    dump = await store.dump_run(full.run_id)
+    assert dump is not None
+    assert len(dump.stored.commands) == COMMANDS_PER_RUN + 6
+
+    page = await store.latest_commands(full.run_id, limit=2)
+    assert [command.command_id for command in page] == ["cancel", f"{COMMANDS_PER_RUN + 4:04}"]
+    place = (page[-1].created_at, page[-1].command_id)
+    page = await store.latest_commands(full.run_id, before=place, limit=1)
+    assert [command.command_id for command in page] == [f"{COMMANDS_PER_RUN + 3:04}"]
+
+
+async def test_a_node_is_read_by_itself(store: Store) -> None:
+    draft = await begin(store)
+    assert await commit(store, draft.next_node(0).transition()) == [Committed()]
+
+    stored = await load(store, draft.run_id)
+    assert stored.nodes
+    for node in stored.nodes:
+        assert await store.load_node(draft.run_id, node.node_id) == node
+    assert await store.load_node(draft.run_id, NodeId("nowhere")) is None
+    assert await store.load_node(RunId("nowhere"), stored.nodes[0].node_id) is None
 
 
 async def test_a_command_id_is_a_runs_own(store: Store) -> None:

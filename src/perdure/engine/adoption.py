@@ -11,14 +11,13 @@ from perdure.engine.driver import Driver
 from perdure.engine.machinery import Machinery
 from perdure.engine.obeying import resolve
 from perdure.engine.resolution import Resolution
-from perdure.engine.sending import CLOSE, SEND
 from perdure.engine.waiting import answer_command, answer_in_time
 from perdure.errors import CommandIdTaken
 from perdure.ids import EngineId, Epoch
 from perdure.journal.projection import Projection
 from perdure.journal.states import MOVING, TERMINAL, WAITING, RunState, RunStatus, WaitKind, WaitState, WaitStatus
 from perdure.journal.waiting import Waits
-from perdure.store.base import Claim, Command, EngineRow, ItemRange, Store, StoredRun
+from perdure.store.base import CLOSE, SEND, Claim, Command, EngineRow, ItemRange, Store, StoredRun
 
 NEAR_MICROS = 60_000_000
 """What is due so soon may come while a run is taken up."""

@@ -73,6 +73,8 @@ class Catalogue:
                 self._own[workflow.name] = workflow
                 self._learn(workflow.graph, workflow.types)
         self._prepared: OrderedDict[tuple[str, int], Prepared] = OrderedDict()
+        self._graphs: OrderedDict[tuple[str, int], Graph] = OrderedDict()
+        """Of versions that are only looked at."""
         self._saving = asyncio.Lock()
         self._saved: OrderedDict[int, Prepared] = OrderedDict()
         """By the identity of the graph object, which the prepared version keeps alive while it is in here."""
@@ -144,12 +146,31 @@ class Catalogue:
             self._keep(prepared)
         return prepared
 
+    async def graph(self, run_id: RunId, workflow: str, version: int) -> Graph:
+        """Return the graph of a saved version. It never changes, and is not read again while it is in use."""
+        key = (workflow, version)
+        if (known := self._prepared.get(key)) is not None:
+            return known.graph
+        if (graph := self._graphs.get(key)) is None:
+            graph = self._graphs[key] = (await self._saved_version(run_id, workflow, version))[1]
+            _trim(self._graphs)
+        return graph
+
+    def knows_types_of(self, graph: Graph) -> bool:
+        """Whether all node types of a graph are here."""
+        types = self.types()
+        return all(node.type in types for node in graph.nodes)
+
     async def read(self, run_id: RunId, workflow: str, version: int) -> Prepared:
         """Return a saved version as it is, whatever has become of its node types."""
+        saved, graph = await self._saved_version(run_id, workflow, version)
+        return self._prepare(saved, graph, self.types())
+
+    async def _saved_version(self, run_id: RunId, workflow: str, version: int) -> tuple[WorkflowVersion, Graph]:
         saved = await self._store.load_version(workflow, version)
         if saved is None:
             raise JournalDamaged(run_id, f"version {version} of workflow {workflow!r} is not in the store")
-        return self._prepare(saved, graph_from_json(saved.graph), self.types())
+        return saved, graph_from_json(saved.graph)
 
     def _prepare(self, version: WorkflowVersion, graph: Graph, types: Mapping[str, NodeType[..., Any]]) -> Prepared:
         used = dict.fromkeys(node.type for node in graph.nodes)
@@ -173,7 +194,7 @@ class Catalogue:
         _trim(self._prepared)
 
 
-def _trim(kept: OrderedDict[Any, Prepared]) -> None:
+def _trim(kept: OrderedDict[Any, Any]) -> None:
     while len(kept) > MAX_PREPARED:
         kept.popitem(last=False)
 

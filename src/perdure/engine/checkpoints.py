@@ -11,7 +11,7 @@ import msgspec
 from perdure.clock import from_micros
 from perdure.dispatch.failure import storable
 from perdure.engine.checkpointing import Naming, naming_command
-from perdure.engine.told import Told
+from perdure.engine.fed import Fed
 from perdure.errors import CheckpointExists, CheckpointPending, CommandIdTaken, RunEnded
 from perdure.ids import BranchId, RunId, Seq
 from perdure.journal.checkpoints import name_problem
@@ -58,7 +58,7 @@ async def load_checkpoints(store: Store, run_id: RunId) -> list[Checkpoint]:
     return found
 
 
-class Checkpoints(Told):
+class Checkpoints(Fed):
     """The side of a run whose places in the log have names."""
 
     async def checkpoint(

@@ -127,6 +127,7 @@ class Driver:
         self._in_flight: list[Callable[[], None]] = []
         self._commands_seen: set[CommandId] = set()
         self._early: dict[CommandId, Command] = {}
+        self._heard_when_taken: Callable[[], None] | None = None
         """Those that have to wait, in their order."""
         self.winds_down = False
         """No body is launched here any more, whatever follows: the run is being paused, or let go."""
@@ -388,6 +389,15 @@ class Driver:
         early, self._early = self._early, {}
         for command in early.values():
             self.command(command)
+        if self._heard_when_taken is not None:
+            self.when_taken(self._heard_when_taken)
+
+    def when_taken(self, act: Callable[[], None]) -> None:
+        """Have something done when all commands that were given so far are taken up durably, also those that have to wait."""
+        self._heard_when_taken = act if self._early else None
+        if not self._early:
+            self.when_durable(act)
+            self.submit()
 
     async def stored(self) -> None:
         """Return when everything that was decided so far is durable."""

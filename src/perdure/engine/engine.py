@@ -62,7 +62,7 @@ from perdure.graph.declare import Workflow, declared_workflows
 from perdure.graph.model import Graph
 from perdure.ids import DEFAULT_PROJECT, Chance, EngineId, NodeId, RunId, SystemChance
 from perdure.journal import events as e
-from perdure.journal.states import MOVING, SETTLED, TERMINAL, RunState
+from perdure.journal.states import MOVING, SETTLED, TERMINAL, WAITING, RunState
 from perdure.store.base import Claim, ItemRange, LeaseLost, RunExists, RunFilter, RunSummary, Store, StoredRun
 from perdure.store.blobs import open_blobs
 from perdure.store.codecs import Codecs, process_codecs
@@ -336,8 +336,7 @@ class Engine(Keeping, Telling):
         if probation is not None:
             probation.begin(driver, driver.projection.run.recoveries, limit)
         self._drive(driver)
-        for command in in_order(stored, lacks_types=bool(prepared.missing)):
-            driver.command(command)
+        self._listening.give(driver, in_order(stored, lacks_types=bool(prepared.missing)))
         if probation is None:
             try:
                 await asyncio.shield(driver.claimed)
@@ -348,6 +347,10 @@ class Engine(Keeping, Telling):
     async def prepared(self, run: RunState) -> Prepared:
         """Return what a run follows, its graph and plan, whatever has become of its node types."""
         return await self._catalogue.read(run.run_id, run.workflow, run.version)
+
+    async def graph_of(self, run: RunState) -> Graph:
+        """Return the graph that a run follows."""
+        return await self._catalogue.graph(run.run_id, run.workflow, run.version)
 
     async def deliver(
         self,
@@ -392,6 +395,18 @@ class Engine(Keeping, Telling):
         if run_id not in self._drivers:  # also where it was let go before it could hear of the command
             self._wanted.ask(run_id)
             self._listening.take_up_soon()
+
+    async def fed(self, run_id: RunId) -> None:
+        """An item for this run is in the store. Those who drive the run take it up; otherwise it wakes the run, unless that was
+        told to rest, or this engine could not drive it."""
+        if run_id in self._drivers:
+            await self.commanded(run_id)
+            return
+        run = await self.store.load_state(run_id)  # after the item is there: whoever lets it go on sees that
+        if run is None or run.status not in (*MOVING, *WAITING):
+            return
+        if self._catalogue.knows_types_of(await self.graph_of(run)):
+            await self.commanded(run_id)
 
     async def news(self, changed: asyncio.Event) -> None:
         """Wait until `changed` is set here, or until something may have changed elsewhere. Raises EngineStopped."""
@@ -495,6 +510,7 @@ class Engine(Keeping, Telling):
                 self._tasks.create_task(kept_up(name, work, self.clock), name=f"perdure {name}")
                 for name, work in (
                     ("commands", self._listening.hear_news),
+                    ("more commands", self._listening.hear_more),
                     ("heartbeat", self._membership.keep),
                     ("logs", self._logs.run),
                     ("recovery", self._recovery.run),

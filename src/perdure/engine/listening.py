@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from perdure.engine.recovery import Recovery
 from perdure.engine.settings import EngineSettings
 from perdure.errors import StoreError
 from perdure.ids import EngineId, RunId
-from perdure.store.base import Store
+from perdure.store.base import COMMANDS_PER_RUN, Command, Store
 
 if TYPE_CHECKING:
     from perdure.engine.driver import Driver
@@ -23,7 +23,7 @@ log = logging.getLogger("perdure.engine")
 
 
 class Listening:
-    """Three loops: one hears news, one looks at the time, one has runs taken up when either gives reason to."""
+    """Four loops: one hears news, one what is left of them, one looks at the time, one has runs taken up when there is reason."""
 
     def __init__(
         self,
@@ -49,6 +49,7 @@ class Listening:
         self._is_to_sweep = asyncio.Event()
         self._is_for_all = False
         self._is_to_look = asyncio.Event()
+        self._is_more_said = asyncio.Event()
 
     def take_up_soon(self) -> None:
         """Somebody here has asked for a run."""
@@ -79,10 +80,29 @@ class Listening:
 
     async def take_commands(self) -> None:
         """Give drivers here what was said to their runs."""
+        of_runs: dict[RunId, list[Command]] = {}
         for command in await self._store.pending_commands(self._engine_id()):
-            driver = self._drivers.get(command.run_id)
-            if driver is not None:
-                driver.command(command)
+            of_runs.setdefault(command.run_id, []).append(command)
+        for run_id, commands in of_runs.items():
+            if (driver := self._drivers.get(run_id)) is not None:
+                self.give(driver, commands)
+
+    def give(self, driver: Driver, commands: Sequence[Command]) -> None:
+        """Give a driver what was said to its run. If that may not be all, the rest follows when it has taken up this."""
+        for command in commands:
+            driver.command(command)
+        if len(commands) >= COMMANDS_PER_RUN:
+            driver.when_taken(self._is_more_said.set)
+
+    async def hear_more(self) -> None:
+        """Take up commands of runs to which more was said than is read at once."""
+        while True:
+            await self._is_more_said.wait()
+            self._is_more_said.clear()
+            try:
+                await self.take_commands()
+            except StoreError as error:
+                log.warning("listening_failed", extra={"error": str(error)})
 
     async def wake_in_time(self) -> None:
         """Look for runs that rest and for which something has come: when there are news, when time itself has come, and now and

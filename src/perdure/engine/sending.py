@@ -13,18 +13,16 @@ from perdure.engine.bodies import STOPPING
 from perdure.engine.items import items_of_list
 from perdure.graph.inbox import is_further
 from perdure.graph.model import FED
-from perdure.ids import NodeId
+from perdure.ids import CommandId, NodeId
 from perdure.journal.events import Encoded
 from perdure.journal.states import NodeStatus, RunStatus
-from perdure.store.base import BlobUse, Command
+from perdure.store.base import CLOSE, SEND, BlobUse, Command
 
 if TYPE_CHECKING:
     from perdure.engine.driver import Driver
     from perdure.graph.declare import NodeType
     from perdure.graph.plan import NodePlan
 
-SEND = "send"
-CLOSE = "close"
 PAUSE = "pause"
 RESUME = "resume"
 IN_ORDER = (frozenset((SEND, CLOSE)), frozenset((PAUSE, RESUME)))
@@ -40,6 +38,12 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True):
     input_id: str | None = None
     cursor: str | None = None
     """How far the outside has been read, where a trigger is fed."""
+
+
+def send_id(input_name: str, item_id: str) -> CommandId:
+    """Return the id of the command that brings an item: another one for each input and each id, whatever is in them."""
+    name = input_name.replace("%", "%25").replace("/", "%2F")
+    return CommandId(f"{SEND}/{name}/{item_id}")
 
 
 class InputActor(Actor):

@@ -5,7 +5,7 @@ Durable when the call returns, and applied once. Whatever is wrong is said at on
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -13,29 +13,21 @@ import msgspec
 
 from perdure.dispatch.failure import storable
 from perdure.engine.concluding import conclude_for
-from perdure.engine.inputs import check_item, cursor_order, stream_inputs
 from perdure.engine.interactions import Interaction, checked_answer, interaction_of
 from perdure.engine.resolution import Resolution, done
-from perdure.engine.sending import CLOSE, SEND, Sent, cursor_text
-from perdure.engine.sources import log_of, sources
 from perdure.engine.waiting import DEADLINE, Answer, Signal, answer_command
 from perdure.errors import (
     AnsweredAlready,
     AnswerRefused,
     CommandIdTaken,
-    CursorRegressed,
-    InputClosed,
     NotInDoubt,
     RunNotFound,
     WaitNotFound,
-    WrongInputs,
 )
-from perdure.graph.inbox import is_further
 from perdure.graph.model import Graph
 from perdure.graph.questions import text
-from perdure.ids import CommandId, NodeId, RunId
-from perdure.journal import events as e
-from perdure.journal.states import ENDED, TERMINAL, NodeState, NodeStatus, RunState, WaitKind, WaitState, WaitStatus
+from perdure.ids import CommandId, RunId
+from perdure.journal.states import TERMINAL, NodeState, NodeStatus, RunState, WaitKind, WaitState, WaitStatus
 from perdure.store.base import Command, StoredRun
 
 if TYPE_CHECKING:
@@ -68,7 +60,7 @@ class Told:
 
     async def graph(self) -> Graph:
         """Return the graph that the run follows."""
-        return (await self._engine.prepared(await self.state())).graph
+        return await self._engine.graph_of(await self.state())
 
     async def cancel(self, reason: str = "", *, command_id: str | None = None) -> None:
         """Ask the run to stop. Durable when this returns; the run is cancelled when its bodies have stopped.
@@ -76,101 +68,6 @@ class Told:
         A run that has ended already stays as it is.
         """
         await self._command("cancel", {"reason": storable(reason)}, command_id)
-
-    async def send(self, name: str, item: Any, *, item_id: str | None = None) -> None:
-        """Give an item to an input that is a stream. Durable when this returns; items arrive in the order of sending.
-
-        The same `item_id` twice has no effect. Raises WrongInputs if there is no such input or the item does not fit, and
-        InputClosed if no more items are taken.
-        """
-        await self._require_open(name, item)
-        encoded, blobs = await self._engine.values.pack(item, where=f"an item for input {name!r}")
-        sent = Sent(input=name, item=bytes(encoded).decode(), blobs=blobs)
-        await self._give(sent, self._engine.chance.new_id() if item_id is None else f"{SEND}/{name}/{item_id}")
-
-    async def close(self, name: str) -> None:
-        """Say that no more items come for an input that is a stream. To do it again has no effect."""
-        run = await self.state()
-        known = stream_inputs((await self._engine.prepared(run)).graph)
-        if name not in known:
-            raise _unknown_stream(run, name, known)
-        await self._command(CLOSE, msgspec.to_builtins(Sent(input=name)), f"{CLOSE}/{name}")
-
-    async def deliver(self, node: str, data: Any, *, id: str, cursor: str | int | None = None) -> bool:  # noqa: A002
-        """Give something to a trigger of the run that is an inbox. Durable when this returns; False if it had this id before, and
-        nothing has come of it.
-
-        The cursor, if there is one, says how far the outside has been read. Raises CursorRegressed if that is not further than
-        before, WrongInputs if there is no such inbox or the data does not fit, and InputClosed if nothing more is taken.
-        """
-        input_id = storable(text(id, "the id of an input"))
-        stored = await self._require_open(node, data)
-        written = None if cursor is None else storable(str(cursor))
-        if written is not None:
-            await self._require_further(stored, node, input_id, written)
-        encoded, blobs = await self._engine.values.pack(data, where=f"what is delivered to {node!r}")
-        sent = Sent(input=node, item=bytes(encoded).decode(), blobs=blobs, input_id=input_id, cursor=written)
-        return await self._give(sent, f"{SEND}/{node}/{input_id}")
-
-    async def stop(self) -> None:
-        """Have all triggers and inputs of the run end: it completes when what has come is worked off."""
-        stored = await self.load()
-        # What is said to a node that has not begun waits for that, and what is said after it waits with it.
-        for node in await sources(self._engine.store, stored, await self._engine.prepared(stored.run)):
-            await self._command(CLOSE, msgspec.to_builtins(Sent(input=node)), f"{CLOSE}/{node}")
-
-    async def _give(self, sent: Sent, command_id: str) -> bool:
-        """Have an item taken. False if it was given before. Raises InputClosed if somebody was faster to close the input, or the
-        run has ended: nothing will come of the item then."""
-        is_new = await self._command(SEND, msgspec.to_builtins(sent), command_id)
-        load_command = self._engine.store.load_command
-        if is_new and await load_command(self.run_id, CommandId(f"{CLOSE}/{sent.input}")) is None:
-            return True
-        is_there = await load_command(self.run_id, CommandId(command_id)) is not None
-        if not is_there or (is_new and not await self._was_in_time(sent, command_id)):
-            raise InputClosed(self.run_id, sent.input)
-        return is_new
-
-    async def _was_in_time(self, sent: Sent, command_id: str) -> bool:
-        """Whether an item was given before somebody closed its input. Of one without an id that was taken up it is not known."""
-        waiting = [command.command_id for command in (await self.load()).commands]
-        close = CommandId(f"{CLOSE}/{sent.input}")
-        if command_id in waiting:
-            return close in waiting[waiting.index(CommandId(command_id)) :]
-        if close in waiting or sent.input_id is None:
-            return True
-        received = e.TriggerInputReceived(node_id=NodeId(sent.input), input_id=sent.input_id)
-        async for entry in log_of(self._engine.store, self.run_id):
-            if entry.event == received:
-                return True
-        return False
-
-    async def _require_further(self, stored: StoredRun, node: str, input_id: str, cursor: str) -> None:
-        if await self._engine.store.load_command(self.run_id, CommandId(f"{SEND}/{node}/{input_id}")) is not None:
-            return  # it is there already, and perhaps its cursor is the last one
-        order = cursor_order((await self._engine.prepared(stored.run)).graph, node)
-        try:
-            is_further(cursor, cursor, order)  # whether it is one at all
-            for last in _cursors(stored, node):
-                if not is_further(cursor, last, order):
-                    raise CursorRegressed(node, input_id, repr(cursor), repr(last))
-        except ValueError:
-            raise WrongInputs(stored.run.workflow, [f"{node!r}: {cursor!r} is no cursor: it takes numbers"]) from None
-
-    async def _require_open(self, name: str, item: Any) -> StoredRun:
-        stored = await self.load()
-        known = stream_inputs((await self._engine.prepared(stored.run)).graph)
-        if name not in known:
-            raise _unknown_stream(stored.run, name, known)
-        if (problem := check_item(item, known[name])) is not None:
-            raise WrongInputs(stored.run.workflow, [f"{name!r}: {problem}"])
-        node = next((node for node in stored.nodes if node.node_id == name), None)
-        is_closing = any(command.kind == CLOSE and command.payload.get("input") == name for command in stored.commands)
-        is_given = name in stored.run.inputs
-        is_over = node is not None and (node.status in ENDED or (node.stream is not None and node.stream.is_closed))
-        if stored.run.status in TERMINAL or is_closing or is_given or is_over:
-            raise InputClosed(self.run_id, name)
-        return stored
 
     async def pause(
         self, reason: str = "", *, grace: float | timedelta | None = None, command_id: str | None = None
@@ -334,26 +231,18 @@ class Told:
         """Tell the run something, durably, unless it has ended. False if it has, or was told so before."""
         if (await self.state()).status in TERMINAL:
             return False
-        command = Command(
+        is_new = await self._engine.store.add_command(self._worded(kind, payload, command_id))
+        await self._engine.commanded(self.run_id)
+        return is_new
+
+    def _worded(self, kind: str, payload: dict[str, Any], command_id: str | None) -> Command:
+        return Command(
             command_id=CommandId(command_id or self._engine.chance.new_id()),
             run_id=self.run_id,
             kind=kind,
             payload=payload,
             created_at=self._engine.clock.now_micros(),
         )
-        is_new = await self._engine.store.add_command(command)
-        await self._engine.commanded(self.run_id)
-        return is_new
-
-
-def _cursors(stored: StoredRun, node: str) -> Iterator[str]:
-    """Return how far an inbox was read: as it is recorded, and as it stands in what has yet to be taken up."""
-    for found in stored.nodes:
-        if found.node_id == node and found.checkpoint is not None:
-            yield cursor_text(found.checkpoint)
-    for command in stored.commands:
-        if command.kind == SEND and command.payload.get("input") == node and command.payload.get("cursor") is not None:
-            yield str(command.payload["cursor"])
 
 
 def _how(run: RunState, wait: WaitState) -> str:
@@ -364,8 +253,3 @@ def _how(run: RunState, wait: WaitState) -> str:
     if wait.by == DEADLINE:
         return "was not answered in time"
     return f"was answered by {wait.by!r}" if wait.by else "has been answered"
-
-
-def _unknown_stream(run: RunState, name: str, known: Mapping[str, Any]) -> WrongInputs:
-    there = ", ".join(map(repr, known)) or "none"
-    return WrongInputs(run.workflow, [f"there is no input {name!r} that is a stream (there is {there})"])

@@ -181,6 +181,15 @@ class Busy(msgspec.Struct, frozen=True):
 Outcome = Committed | LeaseLost | RunExists | Rejected | Busy
 
 
+NEWEST = (2**63 - 1, "")
+"""Where a listing begins that goes back in time."""
+COMMANDS_PER_RUN = 500
+"""How many items for the inputs of a run are read at once, and how many of all else that it was told."""
+SEND = "send"
+CLOSE = "close"
+"""The kinds of commands that bring items: those of one run are taken up in their order."""
+
+
 class Command(msgspec.Struct, frozen=True, kw_only=True):
     """A wish from outside, kept until the run's owner takes it up."""
 
@@ -339,7 +348,11 @@ class Store(Protocol):
 
     async def load_run(self, run_id: RunId) -> StoredRun | None:
         """Return the run with the nodes, steps and waits of its current branch, its signals and its untaken commands, oldest
-        first."""
+        first; of those so many as `pending_commands` returns."""
+        ...
+
+    async def load_node(self, run_id: RunId, node_id: NodeId) -> NodeState | None:
+        """Return a node of the run's current branch; None if nothing has happened to it."""
         ...
 
     async def load_state(self, run_id: RunId) -> RunState | None:
@@ -377,11 +390,14 @@ class Store(Protocol):
 
     # Commands
 
-    async def add_command(self, command: Command) -> bool:
+    async def add_command(self, command: Command, *, before: CommandId | None = None) -> bool:
         """Keep a command for the run's owner. Durable when this returns; False if this run had it already.
 
         One that is added when another has been is taken up after it, also if the clock of whoever adds it is behind: then
         it counts as created a moment after it.
+
+        With `before`, the id of a `close`, it is kept only if it comes before that one: False if the run has that one, and this
+        one was not there before. Whoever of the two is first, also where both are added at once, is taken up first.
 
         Raises RunNotFound if there is no such run, CommandIdTaken if the run was told something else under the same id, and
         ValueNotStorable if a text of it is none that a database can hold.
@@ -392,8 +408,16 @@ class Store(Protocol):
         """Return what a run was told under this id, whether or not anybody has taken it up; None if nothing was."""
         ...
 
+    async def latest_commands(
+        self, run_id: RunId, *, before: tuple[int, str] = NEWEST, limit: int
+    ) -> Sequence[Command]:
+        """Return untaken commands for a run, newest first by (created_at, command_id); `before` is where the last page
+        ended."""
+        ...
+
     async def pending_commands(self, owner: EngineId) -> Sequence[Command]:
-        """Return the untaken commands for runs that `owner` owns, oldest first."""
+        """Return untaken commands for runs that `owner` owns, oldest first: of each run so many items for its inputs (`send` and
+        `close`) as COMMANDS_PER_RUN, and as many of all other kinds. When some are taken up, there may be more."""
         ...
 
     # Engines and recovery

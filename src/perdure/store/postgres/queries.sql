@@ -245,8 +245,8 @@ SELECT project_id, run_id, lease_epoch, workflow, workflow_version, graph_hash, 
   FROM run_state WHERE project_id = $1 AND run_id = $2;
 
 -- name: load_run
--- The run with what belongs to its branch and what waits for its owner. One statement, because only that is one snapshot; each
--- row says what kind it is.
+-- The run with what belongs to its branch and what waits for its owner: so many (`$3`) items for its inputs, and so many of all
+-- else, which they do not hide. One statement, because only that is one snapshot; each row says what kind it is.
 WITH run AS (SELECT * FROM run_state WHERE project_id = $1 AND run_id = $2)
 SELECT 'run', ROW(project_id, run_id, lease_epoch, workflow, workflow_version, graph_hash, status, branch_id, last_seq, inputs,
                   settings, source, outputs, error, failed_node, reason, recoveries, wake_at, created_at, started_at, ended_at,
@@ -267,8 +267,21 @@ UNION ALL
 SELECT 'signal', ROW(signal_id, name, value, received_at, seq)
   FROM run_signals WHERE project_id = $1 AND run_id = $2
 UNION ALL
-SELECT 'command', ROW(command_id, run_id, kind, payload, created_at)
-  FROM run_commands WHERE project_id = $1 AND run_id = $2 AND taken_seq IS NULL;
+(SELECT 'command', ROW(command_id, run_id, kind, payload, created_at)
+   FROM run_commands WHERE project_id = $1 AND run_id = $2 AND taken_seq IS NULL AND kind IN ('send', 'close')
+  ORDER BY created_at, command_id LIMIT $3)
+UNION ALL
+(SELECT 'command', ROW(command_id, run_id, kind, payload, created_at)
+   FROM run_commands WHERE project_id = $1 AND run_id = $2 AND taken_seq IS NULL AND kind NOT IN ('send', 'close')
+  ORDER BY created_at, command_id LIMIT $3);
+
+-- name: load_node
+-- A node of the run's branch.
+SELECT n.branch_id, n.node_id, n.status, n.attempt, n.attempt_ended, n.generation, n.failures, n.lost, n.outputs, n.error,
+       n.checkpoint, n.reason, n.due, n.scheduled_at, n.started_at, n.ended_at, n.duration_ms, n.stream, n.last_seq
+  FROM run_node_state AS n
+ WHERE n.project_id = $1 AND n.run_id = $2 AND n.node_id = $3
+   AND n.branch_id = (SELECT branch_id FROM run_state WHERE project_id = $1 AND run_id = $2);
 
 -- name: dump_run
 -- Everything about a run, as load_run does it. Events have their key behind them; steps are those of the run's branch.
@@ -360,9 +373,11 @@ SELECT run_id, workflow, workflow_version, status, created_at, started_at, ended
 
 -- name: add_command
 -- Durable before it is acknowledged; the same id twice for a run has no effect. Later than all that wait, whatever the clocks say.
+-- Not after `$7`, if there is such a command.
 INSERT INTO run_commands (project_id, run_id, command_id, kind, payload, created_at)
-VALUES ($1, $2, $3, $4, $5, greatest($6, 1 + (
-    SELECT max(created_at) FROM run_commands WHERE project_id = $1 AND run_id = $2 AND taken_seq IS NULL)))
+SELECT $1, $2, $3, $4, $5, greatest($6::bigint, 1 + (
+    SELECT max(created_at) FROM run_commands WHERE project_id = $1 AND run_id = $2 AND taken_seq IS NULL))
+ WHERE NOT EXISTS (SELECT FROM run_commands WHERE project_id = $1 AND run_id = $2 AND command_id = $7::text)
 ON CONFLICT (project_id, run_id, command_id) DO NOTHING
 RETURNING command_id;
 
@@ -371,13 +386,51 @@ RETURNING command_id;
 SELECT command_id, run_id, kind, payload, created_at
   FROM run_commands WHERE project_id = $1 AND run_id = $2 AND command_id = $3;
 
+-- name: hold_end
+-- The commands that must not come after another one wait here until it is known whether it came first; they do not wait for each
+-- other. A statement of its own: the next one sees what the last holder wrote.
+SELECT pg_advisory_xact_lock_shared(hashtextextended($1 || '/' || $2 || '/' || $3, 1));
+
+-- name: end_commands
+-- The command after which those must not come: it waits until each of them is in or out.
+SELECT pg_advisory_xact_lock(hashtextextended($1 || '/' || $2 || '/' || $3, 1));
+
+-- name: latest_commands
+-- A page of what waits for the run's owner, newest first. `$3`, `$4` where the last page ended.
+SELECT command_id, run_id, kind, payload, created_at
+  FROM run_commands
+ WHERE project_id = $1 AND run_id = $2 AND taken_seq IS NULL
+   AND created_at <= $3 AND (created_at < $3 OR command_id < $4)
+ ORDER BY created_at DESC, command_id DESC LIMIT $5;
+
 -- name: pending_commands
--- What the runs of one engine have been asked to do.
+-- What the runs of one engine have been asked to do: of each run so many (`$3`) items for its inputs, and so many of all else, so
+-- that neither they nor other runs hide it. The runs are found by leaps, as in find_claimable.
+WITH RECURSIVE addressed (run_id) AS (
+    (SELECT run_id FROM run_commands WHERE project_id = $1 AND taken_seq IS NULL ORDER BY run_id LIMIT 1)
+     UNION ALL
+    SELECT following.run_id
+      FROM addressed
+           CROSS JOIN LATERAL (SELECT run_id FROM run_commands
+                                WHERE project_id = $1 AND taken_seq IS NULL AND run_id > addressed.run_id
+                                ORDER BY run_id LIMIT 1) AS following
+), owned AS (
+    SELECT addressed.run_id
+      FROM addressed
+           CROSS JOIN LATERAL (SELECT owner FROM run_state WHERE project_id = $1 AND run_id = addressed.run_id OFFSET 0) AS r
+     WHERE r.owner = $2
+)
 SELECT c.command_id, c.run_id, c.kind, c.payload, c.created_at
-  FROM run_commands AS c
- WHERE c.project_id = $1 AND c.taken_seq IS NULL
-   AND EXISTS (SELECT FROM run_state AS r WHERE r.project_id = c.project_id AND r.run_id = c.run_id AND r.owner = $2)
- ORDER BY c.created_at, c.command_id LIMIT 1000;
+  FROM owned
+       CROSS JOIN LATERAL (
+           (SELECT command_id, run_id, kind, payload, created_at FROM run_commands
+             WHERE project_id = $1 AND run_id = owned.run_id AND taken_seq IS NULL AND kind IN ('send', 'close')
+             ORDER BY created_at, command_id LIMIT $3)
+           UNION ALL
+           (SELECT command_id, run_id, kind, payload, created_at FROM run_commands
+             WHERE project_id = $1 AND run_id = owned.run_id AND taken_seq IS NULL AND kind NOT IN ('send', 'close')
+             ORDER BY created_at, command_id LIMIT $3)) AS c
+ ORDER BY c.created_at, c.command_id;
 
 -- name: register_engine
 -- The engine's row. Its id is never used again, so a second time it is the same engine that did not hear the first answer.

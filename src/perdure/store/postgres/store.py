@@ -16,9 +16,12 @@ from perdure.clock import Clock, SystemClock
 from perdure.errors import RunNotFound, StoreError
 from perdure.ids import DEFAULT_PROJECT, BranchId, CommandId, EngineId, NodeId, RunId, Seq, is_text
 from perdure.journal.events import Recorded
-from perdure.journal.states import CheckpointState, RunState, WaitStatus
+from perdure.journal.states import CheckpointState, NodeState, RunState, WaitStatus
 from perdure.store import checkpoints, rows, waits
 from perdure.store.base import (
+    CLOSE,
+    COMMANDS_PER_RUN,
+    NEWEST,
     Busy,
     Claim,
     Claimable,
@@ -168,7 +171,11 @@ class PostgresStore:
     # Runs
 
     async def load_run(self, run_id: RunId) -> StoredRun | None:
-        return stored_run_of(await self._rows("load_run", run_id))
+        return stored_run_of(await self._rows("load_run", run_id, COMMANDS_PER_RUN))
+
+    async def load_node(self, run_id: RunId, node_id: NodeId) -> NodeState | None:
+        found = await self._rows("load_node", run_id, node_id)
+        return rows.node_of_row(found[0]) if found else None
 
     async def load_state(self, run_id: RunId) -> RunState | None:
         found = await self._rows("load_state", run_id)
@@ -203,14 +210,22 @@ class PostgresStore:
 
     # Commands
 
-    async def add_command(self, command: Command) -> bool:
-        values = (self._project, *rows.command_row(command))
+    async def add_command(self, command: Command, *, before: CommandId | None = None) -> bool:
+        values = (self._project, *rows.command_row(command), before)
         tries = 0
+
+        async def insert(session: Session) -> Rows:
+            if before is None and command.kind != CLOSE:
+                return await session.rows("add_command", *values)
+            async with session.transaction():
+                lock, held = ("end_commands", command.command_id) if before is None else ("hold_end", before)
+                await session.rows(lock, *values[:2], held)
+                return await session.rows("add_command", *values)
 
         async def add(session: Session) -> bool:
             nonlocal tries
             tries += 1
-            if await session.rows("add_command", *values):
+            if await insert(session):
                 return True
             found = await session.rows("load_command", *values[:3])
             for row in found:
@@ -232,8 +247,13 @@ class PostgresStore:
         found = await self._rows("load_command", run_id, command_id)
         return rows.command_of(found[0]) if found else None
 
+    async def latest_commands(
+        self, run_id: RunId, *, before: tuple[int, str] = NEWEST, limit: int
+    ) -> Sequence[Command]:
+        return [rows.command_of(row) for row in await self._rows("latest_commands", run_id, *before, limit)]
+
     async def pending_commands(self, owner: EngineId) -> Sequence[Command]:
-        return [rows.command_of(row) for row in await self._rows("pending_commands", owner)]
+        return [rows.command_of(row) for row in await self._rows("pending_commands", owner, COMMANDS_PER_RUN)]
 
     # Engines and recovery
 

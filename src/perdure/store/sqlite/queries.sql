@@ -150,10 +150,33 @@ SELECT branch_id, wait_id, node_id, kind, name, occurrence, status, question, si
 -- What has come for a run.
 SELECT signal_id, name, value, received_at, seq FROM run_signals WHERE project_id = ? AND run_id = ? ORDER BY seq;
 
+-- name: load_node
+-- A node of the run's branch.
+SELECT n.branch_id, n.node_id, n.status, n.attempt, n.attempt_ended, n.generation, n.failures, n.lost, n.outputs, n.error,
+       n.checkpoint, n.reason, n.due, n.scheduled_at, n.started_at, n.ended_at, n.duration_ms, n.stream, n.last_seq
+  FROM run_state AS r CROSS JOIN run_node_state AS n
+    ON n.project_id = r.project_id AND n.run_id = r.run_id AND n.branch_id = r.branch_id
+ WHERE r.project_id = ? AND r.run_id = ? AND n.node_id = ?;
+
 -- name: load_commands
--- What waits for the run's owner.
-SELECT command_id, run_id, kind, payload, created_at
-  FROM run_commands WHERE project_id = ? AND run_id = ? AND taken_seq IS NULL ORDER BY created_at, command_id;
+-- What waits for the run's owner: so many (`?3`) items for its inputs, and so many of all else, which they do not hide. -1 is all.
+SELECT * FROM (
+    SELECT command_id, run_id, kind, payload, created_at FROM run_commands
+     WHERE project_id = ?1 AND run_id = ?2 AND taken_seq IS NULL AND kind IN ('send', 'close')
+     ORDER BY created_at, command_id LIMIT ?3)
+ UNION ALL
+SELECT * FROM (
+    SELECT command_id, run_id, kind, payload, created_at FROM run_commands
+     WHERE project_id = ?1 AND run_id = ?2 AND taken_seq IS NULL AND kind NOT IN ('send', 'close')
+     ORDER BY created_at, command_id LIMIT ?3)
+ ORDER BY created_at, command_id;
+
+-- name: latest_commands
+-- A page of what waits for the run's owner, newest first. `?3`, `?4` where the last page ended.
+SELECT command_id, run_id, kind, payload, created_at FROM run_commands
+ WHERE project_id = ?1 AND run_id = ?2 AND taken_seq IS NULL
+   AND created_at <= ?3 AND (created_at < ?3 OR command_id < ?4)
+ ORDER BY created_at DESC, command_id DESC LIMIT ?5;
 
 -- name: load_events
 -- A page of the log.
@@ -213,9 +236,11 @@ SELECT run_id, workflow, workflow_version, status, created_at, started_at, ended
 
 -- name: add_command
 -- Durable before it is acknowledged; the same id twice for a run has no effect. Later than all that wait, whatever the clocks say.
+-- Not after `?7`, if there is such a command: there is one writer, so that either of the two is first.
 INSERT INTO run_commands (project_id, run_id, command_id, kind, payload, created_at)
-VALUES (?1, ?2, ?3, ?4, ?5, max(?6, coalesce(1 + (
-    SELECT max(created_at) FROM run_commands WHERE project_id = ?1 AND run_id = ?2 AND taken_seq IS NULL), ?6)))
+SELECT ?1, ?2, ?3, ?4, ?5, max(?6, coalesce(1 + (
+    SELECT max(created_at) FROM run_commands WHERE project_id = ?1 AND run_id = ?2 AND taken_seq IS NULL), ?6))
+ WHERE NOT EXISTS (SELECT 1 FROM run_commands WHERE project_id = ?1 AND run_id = ?2 AND command_id = ?7)
 ON CONFLICT (project_id, run_id, command_id) DO NOTHING;
 
 -- name: load_command
@@ -223,13 +248,18 @@ ON CONFLICT (project_id, run_id, command_id) DO NOTHING;
 SELECT command_id, run_id, kind, payload, created_at
   FROM run_commands WHERE project_id = ? AND run_id = ? AND command_id = ?;
 
--- name: pending_commands
--- What the runs of one engine have been asked to do.
-SELECT c.command_id, c.run_id, c.kind, c.payload, c.created_at
-  FROM run_commands AS c
- WHERE c.project_id = ?1 AND c.taken_seq IS NULL
-   AND EXISTS (SELECT 1 FROM run_state AS r WHERE r.project_id = c.project_id AND r.run_id = c.run_id AND r.owner = ?2)
- ORDER BY c.created_at, c.command_id LIMIT 1000;
+-- name: addressed_runs
+-- Which runs of one engine have been asked to do something. They are found by leaps, as in find_claimable.
+WITH RECURSIVE addressed (run_id) AS (
+    SELECT min(run_id) FROM run_commands WHERE project_id = ?1 AND taken_seq IS NULL
+     UNION ALL
+    SELECT (SELECT min(c.run_id) FROM run_commands AS c
+             WHERE c.project_id = ?1 AND c.taken_seq IS NULL AND c.run_id > addressed.run_id)
+      FROM addressed WHERE addressed.run_id IS NOT NULL
+)
+SELECT r.run_id
+  FROM addressed CROSS JOIN run_state AS r ON r.project_id = ?1 AND r.run_id = addressed.run_id
+ WHERE r.owner = ?2;
 
 -- name: register_engine
 -- The engine's row. Its id is never used again, so a second time it is the same engine that did not hear the first answer.

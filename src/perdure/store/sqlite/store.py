@@ -24,9 +24,11 @@ from perdure.clock import Clock, SystemClock
 from perdure.errors import RunNotFound, StoreDamaged, StoreError, StoreLocked, StoreReadOnly, StoreUnavailable
 from perdure.ids import DEFAULT_PROJECT, BranchId, CommandId, EngineId, NodeId, RunId, Seq, is_text
 from perdure.journal.events import Recorded
-from perdure.journal.states import CheckpointState, RunState, WaitStatus
+from perdure.journal.states import CheckpointState, NodeState, RunState, WaitStatus
 from perdure.store import checkpoints, rows, waits
 from perdure.store.base import (
+    COMMANDS_PER_RUN,
+    NEWEST,
     BlobUse,
     Claimable,
     Command,
@@ -239,7 +241,15 @@ class SqliteStore:
     # Runs
 
     async def load_run(self, run_id: RunId) -> StoredRun | None:
-        return await self._read(lambda: self._load_run(run_id)) if is_text(run_id) else None
+        return (
+            await self._read(lambda: self._load_run(run_id, most_commands=COMMANDS_PER_RUN))
+            if is_text(run_id)
+            else None
+        )
+
+    async def load_node(self, run_id: RunId, node_id: NodeId) -> NodeState | None:
+        found = await self._rows("load_node", (self._project, run_id, node_id))
+        return rows.node_of_row(found[0]) if found else None
 
     async def load_state(self, run_id: RunId) -> RunState | None:
         found = await self._rows("load_run", (self._project, run_id))
@@ -268,7 +278,7 @@ class SqliteStore:
         page = (project, statuses, which.workflow, which.id_prefix, *(before or (None, None)), limit)
         return [rows.summary_of(row) for row in await self._rows("list_runs", page)]
 
-    def _load_run(self, run_id: RunId) -> StoredRun | None:
+    def _load_run(self, run_id: RunId, *, most_commands: int) -> StoredRun | None:
         key = (self._project, run_id)
         row = self._reader.execute(self._sql["load_run"], key).fetchone()
         if row is None:
@@ -281,11 +291,11 @@ class SqliteStore:
             steps=tuple(rows.step_of(step) for step in self._select("load_steps", (*key, run.branch_id))),
             waits=tuple(waits.wait_of(wait) for wait in self._select("load_waits", (*key, run.branch_id))),
             signals=tuple(waits.signal_of(signal) for signal in self._select("load_signals", key)),
-            commands=tuple(rows.command_of(command) for command in self._select("load_commands", key)),
+            commands=tuple(map(rows.command_of, self._select("load_commands", (*key, most_commands)))),
         )
 
     def _dump_run(self, run_id: RunId) -> RunDump | None:
-        stored = self._load_run(run_id)
+        stored = self._load_run(run_id, most_commands=-1)
         if stored is None:
             return None
         key = (self._project, run_id)
@@ -306,8 +316,8 @@ class SqliteStore:
 
     # Commands
 
-    async def add_command(self, command: Command) -> bool:
-        binding = (self._project, *rows.command_row(command))
+    async def add_command(self, command: Command, *, before: CommandId | None = None) -> bool:
+        binding = (self._project, *rows.command_row(command), before)
 
         def add() -> bool:
             self._writer.execute(self._sql["add_command"], binding)
@@ -326,8 +336,21 @@ class SqliteStore:
         found = await self._rows("load_command", (self._project, run_id, command_id))
         return rows.command_of(found[0]) if found else None
 
+    async def latest_commands(
+        self, run_id: RunId, *, before: tuple[int, str] = NEWEST, limit: int
+    ) -> Sequence[Command]:
+        found = await self._rows("latest_commands", (self._project, run_id, *before, limit))
+        return [rows.command_of(row) for row in found]
+
     async def pending_commands(self, owner: EngineId) -> Sequence[Command]:
-        return [rows.command_of(row) for row in await self._rows("pending_commands", (self._project, owner))]
+        return await self._read(lambda: self._pending_commands(owner))
+
+    def _pending_commands(self, owner: EngineId) -> list[Command]:
+        found: list[Command] = []
+        for (run_id,) in self._select("addressed_runs", (self._project, owner)):
+            key = (self._project, run_id, COMMANDS_PER_RUN)
+            found += map(rows.command_of, self._select("load_commands", key))
+        return sorted(found, key=lambda command: (command.created_at, command.command_id))
 
     # Engines and recovery
 
