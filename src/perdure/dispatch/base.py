@@ -130,6 +130,8 @@ class AttemptInfo(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     idempotency_key: str
     restored: Encoded | None = None
+    from_outside: tuple[str, ...] = ()
+    """Parameters whose values may be in their JSON form."""
     item: int | None = None
     """The position of the item, if the node is called once per item. `attempt` then counts the tries at this item."""
 

@@ -19,6 +19,7 @@ from perdure.dispatch.context import Contexts
 from perdure.dispatch.feeds import Reader
 from perdure.dispatch.places import Place, ThreadPlace
 from perdure.errors import ArgumentNotReadable, StreamsNotSupported, ValueNotReadable
+from perdure.graph.constants import from_outside
 from perdure.graph.declare import NodeType
 from perdure.graph.lifecycle import BEFORE, ClassShape
 from perdure.journal.events import Encoded
@@ -143,7 +144,8 @@ def encoded_size(task: Task) -> int:
 
 def _decoded(task: Task, name: str, annotation: Any, value: Encoded) -> Any:
     try:
-        return task.decode(value, annotation)
+        found = task.decode(value, annotation)
+        return from_outside(found, annotation) if name in task.info.from_outside else found
     except ValueNotReadable as error:
         raise ArgumentNotReadable(task.info.node_id, name, error) from error
     except Exception as error:  # decoding calls codecs of the user's, which may raise anything

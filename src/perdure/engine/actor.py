@@ -523,6 +523,7 @@ class Actor(Serving):
             attempt=self.attempt,
             idempotency_key=idempotency_key(run.run_id, node),
             restored=restored,
+            from_outside=self._plan.from_outside,
         )
 
     # What the body has recorded, and waits for

@@ -35,6 +35,7 @@ from perdure.engine.pauses import pause_micros
 from perdure.engine.slots import Grant
 from perdure.engine.values import Decode
 from perdure.errors import AttemptOver, StoreError, ValueNotReadable
+from perdure.graph.constants import from_outside
 from perdure.graph.handles import Outputs
 from perdure.graph.itemfailure import ERRORS, ItemFailure
 from perdure.graph.model import CONDITION, Edge
@@ -443,6 +444,7 @@ class MapActor(Actor):
                 node_id=self.node_id,
                 attempt=attempt,
                 idempotency_key=item_key(self._key, name),
+                from_outside=self._plan.from_outside,
                 item=position,
             ),
             arguments={**self._held, **items} if self._held else items,
@@ -498,6 +500,8 @@ class MapActor(Actor):
         }
         decode = await self.patiently(lambda: self.values.reader(*encoded.values()))
         items = {handle: decode(item, annotations.get(handle, Any)) for handle, item in encoded.items()}
+        for handle in items.keys() & set(self._plan.from_outside):
+            items[handle] = from_outside(items[handle], annotations.get(handle, Any))
         record = record_of(error, self._plan.policy.retry_on)
         failure = ItemFailure(
             position=position,

@@ -17,7 +17,8 @@ from perdure.engine.actor import Actor
 from perdure.engine.emission import Emission, Unread
 from perdure.engine.outbox import Outbox
 from perdure.engine.packing import PackedEntry
-from perdure.graph.triggers import TriggerInput, as_trigger
+from perdure.graph.constants import from_outside
+from perdure.graph.triggers import TriggerInput, as_trigger, item_type
 from perdure.journal.events import Encoded
 
 log = logging.getLogger("perdure.driver")
@@ -50,7 +51,7 @@ class TriggerEmission(Emission):
         arrived = cast("TriggerInput[Any, Any]", value)
         if not isinstance(arrived.input_id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"the id of an input is a text, and {arrived.input_id!r} is none")
-        packed = self._actor.pack(arrived.data)
+        packed = self._actor.pack(from_outside(arrived.data, self._trigger.item_type))
         cursor = None
         if arrived.cursor is not None:
             encode = self._actor.values.codecs.encode
@@ -81,6 +82,9 @@ class TriggerActor(Actor):
         self._is_draining = False
         self._scopes_of_steps: WeakKeyDictionary[asyncio.Task[Any], str] = WeakKeyDictionary()
         """After which cursor the steps were begun that are being taken, each in a task."""
+        trigger = as_trigger(node_type.fn)
+        self.item_type: Any = Any if trigger is None else item_type(trigger)
+        """What the trigger says that it gives."""
 
     def drain(self) -> None:
         """The run is being let go: a trigger can be ended at any time, because it goes on from its cursor."""

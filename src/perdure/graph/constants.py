@@ -77,6 +77,19 @@ def from_constant(value: Any, annotation: Any) -> Any:
         return _from_alternatives(value, annotation)
 
 
+def from_outside(value: Any, annotation: Any) -> Any:
+    """Return the Python value that was said to a run, perhaps in its JSON form, for a parameter so annotated.
+
+    What does not fit is returned as it is: it was checked where it was said.
+    """
+    if type(value) is annotation:
+        return value
+    try:
+        return from_constant(value, annotation)
+    except ValueError:
+        return value
+
+
 def from_json(text: bytes, annotation: Any) -> Any:
     """Return the Python value that a JSON text stands for, for a parameter so annotated. Decimals keep every digit.
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from perdure.graph.declare import NodeType
-from perdure.graph.model import CONDITION, INPUT, ORDER, OUTPUT, START, Edge, Graph, JoinMode, Leftovers, Node
+from perdure.graph.model import ASK, CONDITION, FED, INPUT, ORDER, OUTPUT, START, Edge, Graph, JoinMode, Leftovers, Node
 from perdure.graph.policy import Policy
 from perdure.graph.templates import fill, is_mapped
 from perdure.ids import NodeId
@@ -69,6 +69,8 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Distinct nodes that have to begin, or to be skipped, before this one starts: it reads their streams."""
     readers: tuple[NodeId, ...] = ()
     """Distinct nodes that read this one's stream while it flows."""
+    from_outside: tuple[str, ...] = ()
+    """Handles fed by what people or programs say to the run, perhaps in its JSON form: items that are sent to it, and answers."""
 
     @property
     def emits(self) -> bool:
@@ -109,6 +111,7 @@ class _Known(msgspec.Struct, frozen=True, gc=False):
 
 _NOTHING: Mapping[str, Any] = {}
 _WITHOUT_VALUE = frozenset((CONDITION, ORDER))
+_TOLD = FED | {ASK}
 _LIVE = frozenset(("map", "stream", "when", "unless"))
 """How edges from streams are read while they flow. A condition decides item by item."""
 
@@ -126,7 +129,11 @@ def compile_plan(graph: Graph, types: Mapping[str, NodeType[..., Any]], *, gener
     sources = _emitting(graph, known) | set(generators)
     live: dict[NodeId, list[Edge]] = {}
     readers: dict[NodeId, dict[NodeId, None]] = {}
+    told = {node.id for node in graph.nodes if node.type in _TOLD}
+    from_outside: dict[NodeId, dict[str, None]] = {}
     for edge in graph.edges:
+        if edge.source in told and edge.target_handle not in _WITHOUT_VALUE:
+            from_outside.setdefault(edge.target, {})[edge.target_handle] = None
         if edge.mode in _LIVE and edge.source in sources:
             live.setdefault(edge.target, []).append(edge)
             readers.setdefault(edge.source, {})[edge.target] = None
@@ -147,6 +154,7 @@ def compile_plan(graph: Graph, types: Mapping[str, NodeType[..., Any]], *, gener
                 starting.get(node.id) or known.get(node.type, generator if node.id in generators else unknown),
                 live.get(node.id, ()),
                 tuple(readers.get(node.id, ())),
+                tuple(from_outside.get(node.id, ())),
             )
             for node in graph.nodes
         },
@@ -204,6 +212,7 @@ def _node_plan(
     known: _Known,
     live: Sequence[Edge],
     readers: tuple[NodeId, ...],
+    from_outside: tuple[str, ...],
 ) -> NodePlan:
     valued = edges
     conditions: tuple[Edge, ...] = ()
@@ -229,6 +238,7 @@ def _node_plan(
         flow=_flow(node, edges, live, known),
         opened_by=tuple(dict.fromkeys([edge.source for edge in live if edge.source not in upstream])) if live else (),
         readers=readers,
+        from_outside=from_outside,
     )
 
 
