@@ -14,6 +14,7 @@ from perdure.graph.declare import NodeDecorator, NodeType
 from perdure.graph.handles import BodyContext
 from perdure.graph.model import ASK
 from perdure.graph.questions import NOT_GIVEN, Span, answers, limit
+from perdure.graph.schemas import problems_of_schema
 
 T = TypeVar("T")
 
@@ -118,6 +119,7 @@ class Ask:
 
 def _problems(constants: Mapping[str, Any], fed: Collection[str]) -> Iterator[str]:
     """Yield why something cannot be asked, where that is written in a graph: `__call__` does not let it come to that."""
+    yield from problems_of_schema(constants.get("schema"))
     choices, default, deadline = (constants.get(name) for name in ("choices", "default", "deadline"))
     if choices is not None and not choices:
         yield "A question with choices needs at least one."

@@ -31,6 +31,7 @@ from perdure.graph.policy import (
 )
 from perdure.graph.refs import find_ref, place_of_call
 from perdure.graph.registry import add_type, declared_types
+from perdure.graph.schemas import check_schema
 from perdure.graph.source import Source, source_of
 from perdure.graph.trace import Trace, current_trace, know_stream_input
 from perdure.graph.triggers import Trigger, as_trigger, item_type, problems_of_trigger
@@ -461,4 +462,6 @@ async def _stream_input(schema: dict[str, Any] | None = None) -> AsyncIterator[A
         yield item
 
 
-know_stream_input(NodeDecorator(STREAM_INPUT)(_stream_input))
+_declared_input = NodeDecorator(STREAM_INPUT)(_stream_input)
+_declared_input.check = check_schema
+know_stream_input(_declared_input)

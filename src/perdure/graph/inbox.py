@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar, cast, overload
 from perdure.graph.constants import schema_of
 from perdure.graph.declare import NodeDecorator, NodeType, Stream
 from perdure.graph.model import INBOX
+from perdure.graph.schemas import check_schema
 
 T = TypeVar("T")
 
@@ -66,4 +67,6 @@ def _number(cursor: str) -> Decimal:
     return number
 
 
-inbox = Inbox(cast("NodeType[..., Any]", NodeDecorator(INBOX)(_inbox)))
+_declared = cast("NodeType[..., Any]", NodeDecorator(INBOX)(_inbox))
+_declared.check = check_schema
+inbox = Inbox(_declared)

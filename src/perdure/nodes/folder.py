@@ -44,8 +44,11 @@ class Folder(Trigger[Cursor, str]):
     def problems(self) -> Iterator[str]:
         if not 0 < self.every < float("inf") or not 0 <= self.settled < float("inf"):
             yield "A folder is looked at in intervals: every=1.0 is one second."
-        if not self.pattern or Path(self.pattern).is_absolute():
-            yield f"{self.pattern!r} is no pattern for names of files in a folder: '*.csv' is one."
+        if not _is_pattern(self.pattern):
+            yield (
+                f"{self.pattern!r} is no pattern for names of files in a folder: '*.csv' is one, and '**/*.csv' is one "
+                "that looks into the folders in it as well."
+            )
 
     def is_after(self, cursor: Cursor, last: Cursor) -> bool:
         return tuple(cursor) > tuple(last)
@@ -59,6 +62,13 @@ class Folder(Trigger[Cursor, str]):
                 found.append((came, name))
         settled_before = (now - max(self.settled, TICK_SECONDS)) * 1e9
         return sorted(place for place in found if place[0] <= settled_before and (last is None or place > last))
+
+
+def _is_pattern(pattern: str) -> bool:
+    """Whether a pattern stays in its folder, and means the same for all versions of Python."""
+    parts = Path(pattern).parts
+    has_half_a_step = any("**" in part and part != "**" for part in parts)
+    return bool(parts) and not Path(pattern).is_absolute() and ".." not in parts and not has_half_a_step
 
 
 def _came(path: Path) -> int | None:

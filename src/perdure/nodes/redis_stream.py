@@ -11,6 +11,7 @@ import functools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 from perdure.graph.declare import NodeDecorator, Stream
 from perdure.graph.model import REDIS_STREAM
@@ -55,7 +56,9 @@ class RedisStream(Trigger[str, dict[str, str]]):
         if not self.key:
             yield "A Redis stream has a key."
         if not self.url.startswith(SCHEMES):
-            yield f"The address of a Redis server begins with {', '.join(SCHEMES)}."
+            yield f"The url of a Redis server begins with {', '.join(SCHEMES)}."
+        elif not _has_port(self.url):
+            yield "The url of a Redis server, as in redis://localhost:6379, has a number for its port, up to 65535."
 
     def is_after(self, cursor: str, last: str) -> bool:
         return _place(cursor) > _place(last)
@@ -93,6 +96,14 @@ def redis_stream(key: str, *, url: str = "redis://localhost:6379", start: str = 
     wanted.key, wanted.url, wanted.start = key, url, start
     require_no_problems(wanted)
     return _redis_stream(key=key, url=url, start=start)
+
+
+def _has_port(url: str) -> bool:
+    """Whether the port in an address is one. What is wrong with it is told without the address: passwords stand there."""
+    try:
+        return urlsplit(url).port != 0
+    except ValueError:
+        return False
 
 
 def _place(entry_id: str) -> tuple[int, int]:

@@ -27,6 +27,8 @@ ALIASES = {
     "@daily": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
+FIELDS = 5
+_IN_FIELDS = "It has five fields: minute, hour, day, month, weekday."
 ON_TIME_SECONDS = 60.0
 """How late a time may fire without having been missed."""
 LONGEST = timedelta(days=36_525)
@@ -153,10 +155,13 @@ def _is_zone(name: str) -> bool:
 def _cron_problem(expression: str) -> str | None:
     from cronsim import CronSimError
 
+    fields = len(ALIASES.get(expression.strip(), expression).split())
+    if fields > FIELDS:  # some take the first of six for seconds, and others do not
+        return f"{expression!r} is no cron expression ({fields} fields). {_IN_FIELDS}"
     try:
         next(_cron(expression, datetime(2026, 1, 1, tzinfo=UTC)))
     except CronSimError as error:
-        return f"{expression!r} is no cron expression ({error}). It has five fields: minute, hour, day, month, weekday."
+        return f"{expression!r} is no cron expression ({error}). {_IN_FIELDS}"
     except StopIteration:
         return f"{expression!r} never comes: there is no such day."
     return None

@@ -38,6 +38,11 @@ def test_a_type_that_comes_with_perdure_is_there_unasked(name: str) -> None:
         ("perdure.redis_stream", {"key": "orders", "start": "now"}),
         ("perdure.inbox", {}),
         ("perdure.inbox", {"schema": {"type": "integer"}, "order": "text"}),
+        ("perdure.inbox", {"schema": {"type": ["string", "null"], "maxLength": 3}}),
+        ("perdure.inbox", {"schema": {"patternProperties": {"^a": {"type": "integer"}}, "x-ours": 1}}),
+        ("perdure.inbox", {"schema": {"type": "object", "required": ["a"], "properties": {"a": True}}}),
+        ("perdure.folder", {"path": "in", "pattern": "**/*.csv"}),
+        ("perdure.redis_stream", {"key": "k", "url": "unix:///run/redis.sock"}),
         ("perdure.ask", {"prompt": "go on?", "schema": {"type": "boolean"}}),
         ("perdure.ask", {"prompt": "which?", "choices": ["a", "b"], "deadline": 60, "default": ["b"]}),
     ],
@@ -64,6 +69,24 @@ def test_a_document_may_use_it(node_type: str, data: dict[str, Any]) -> None:
         ("perdure.folder", {"path": "in", "pattern": "/etc/*"}, "invalid_property", "no pattern"),
         ("perdure.redis_stream", {"url": "redis://localhost"}, "missing_input", "'key'"),
         ("perdure.redis_stream", {"key": "orders", "start": "end"}, "invalid_property", "from 'end'"),
+        *(
+            ("perdure.folder", {"path": "in", "pattern": wrong}, "invalid_property", f"{wrong!r} is no pattern")
+            for wrong in ("", "**a", "a**/x", "../*", "in/../../x", ".")
+        ),
+        *(
+            ("perdure.redis_stream", {"key": "k", "url": wrong}, "invalid_property", "url of a Redis server")
+            for wrong in ("redis://h:port", "rediss://u:secret@h:99999", "redis://h:0", "redis://[h:1")
+        ),
+        *(
+            (kind, {**more, "schema": {"type": wrong}}, "invalid_property", f"The schema.type {wrong!r} is no type of")
+            for kind, more in (("perdure.inbox", {}), ("perdure.ask", {"prompt": "ok?"}), ("perdure.input", {}))
+            for wrong in ("nonsense", 5, ["string", "text"])
+        ),
+        ("perdure.inbox", {"schema": {"items": {"type": "list"}}}, "invalid_property", "The schema.items.type 'list'"),
+        ("perdure.inbox", {"schema": {"items": 5}}, "invalid_property", "The schema.items is none of"),
+        ("perdure.inbox", {"schema": {"properties": 3}}, "invalid_property", "The schema.properties is none of"),
+        ("perdure.inbox", {"schema": {"multipleOf": "x"}}, "invalid_property", "The schema.multipleOf is none of"),
+        ("perdure.schedule", {"cron": "0 0 7 * * *"}, "invalid_property", "no cron expression (6 fields)"),
         ("perdure.redis_stream", {"key": "orders", "url": "localhost"}, "invalid_property", "begins with redis://"),
         ("perdure.inbox", {"order": "time"}, "invalid_property", "'order'"),
         ("perdure.ask", {"schema": {}}, "missing_input", "'prompt'"),
