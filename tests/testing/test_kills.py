@@ -102,5 +102,22 @@ def test_what_another_process_cannot_find_is_told(perdure: Rehearsal):
         perdure.kill_at(1, saying, text="x")
 
 
+class Peculiar(Exception):
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"{code}: {text}")
+
+
+def test_an_exception_that_another_process_cannot_make_again_is_told(perdure: Rehearsal):
+    class Local(Exception):
+        """One of which only this function knows."""
+
+    for error, advice in ((Local("x"), "put the class at the top of a module"), (Peculiar(1, "x"), "from its message")):
+        with (
+            perdure.stub(said, raises=error),
+            pytest.raises(BodyNotFound, match=rf"'.*said'.* its stub raises {type(error).__name__}, .*{advice}"),
+        ):
+            perdure.kill_at(1, saying, text="x")
+
+
 async def test_an_async_test_can_kill(perdure: Rehearsal):
     assert perdure.kill_at(2, saying, text="x").output == "published: said x"

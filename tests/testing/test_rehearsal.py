@@ -8,6 +8,7 @@ import threading
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -255,3 +256,16 @@ def test_a_false_claim_shows_what_happened(perdure: Rehearsal, message: str):
         "  ask      suspended  1         0           asks 'Publish this?'",
         "  publish  idle",
     ]
+
+
+@pytest.mark.parametrize("method", ["run", "start", "crashes", "assert_survives", "kill_at"])
+def test_only_workflows_are_run(perdure: Rehearsal, method: str):
+    call: Any = getattr(perdure, method)
+    before = (1,) if method == "kill_at" else ()
+
+    with pytest.raises(
+        TypeError, match=rf"perdure.{method} takes a workflow, and 'fetch' is a node: call it in a function"
+    ):
+        call(*before, flows.fetch, url="x")
+    with pytest.raises(TypeError, match=rf"perdure.{method} takes a workflow.*put @workflow on the function"):
+        call(*before, len, url="x")

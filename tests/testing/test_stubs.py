@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from perdure import Context, SyncContext, workflow
+from perdure import Context, SyncContext, ask, inbox, workflow
 from perdure.errors import InvalidDeclaration
 from perdure.testing import Rehearsal
 from tests.testing import flows
@@ -147,3 +149,17 @@ def test_a_stub_is_one_thing(perdure: Rehearsal):
         perdure.stub(flows.fetch, lambda url: "x", returns="y")
     with pytest.raises(TypeError, match="a stub is one of"):
         perdure.stub(flows.fetch)
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        (flows.digest, r"'digest' is a workflow, which has no body: stub the nodes that it calls \(.*fetch.*\)"),
+        (ask, r"`ask` has none: say perdure.answer"),
+        (inbox, r"`inbox` has none: say perdure.send"),
+        (len, r"put @node on the function"),
+    ],
+)
+def test_what_has_no_body_cannot_be_stood_in_for(perdure: Rehearsal, given: Any, advice: str):
+    with pytest.raises(TypeError, match=advice):
+        perdure.stub(given, returns=1)

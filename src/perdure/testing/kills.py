@@ -157,8 +157,27 @@ def _stand_in(stub: Stub) -> StandIn:
 
 def _result(name: str, result: Any) -> Returned | Raised:
     if isinstance(result, BaseException):
+        _require_raisable(name, result)
         return Raised(source=source_of(type(result)), message=str(result))
     return Returned(value=encoded(result, f"what the stub of {name!r} returns"))
+
+
+def _require_raisable(name: str, error: BaseException) -> None:
+    """Raise BodyNotFound unless another process can make an exception again from its class and its message."""
+    cls = type(error)
+    if "<locals>" in cls.__qualname__:
+        raise BodyNotFound(
+            name,
+            f"its stub raises {cls.__name__}, which is defined inside a function: put the class at the top of a module",
+        )
+    try:
+        cls(str(error))
+    except Exception as problem:  # its own __init__ may raise anything
+        raise BodyNotFound(
+            name,
+            f"its stub raises {cls.__name__}, which cannot be made again from its message ({problem}): put a function that "
+            "raises it at the top of a module, and give that",
+        ) from None
 
 
 def _play(part: Part) -> subprocess.CompletedProcess[bytes]:

@@ -30,6 +30,7 @@ from perdure.errors import AnswerRefused
 from perdure.graph.asking import Ask
 from perdure.graph.declare import NodeType, Stream, Workflow
 from perdure.journal.states import TERMINAL, RunState, WaitKind
+from perdure.testing.given import require_node_type, require_workflow
 from perdure.testing.kills import kill_and_go_on
 from perdure.testing.script import Actor, Reply, Script, Sending, Signal, question_of
 from perdure.testing.stage import Stage, is_at_rest, needs_somebody
@@ -92,10 +93,14 @@ class Rehearsal:
 
     def run(self, flow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> WatchedRun[R]:
         """Run a workflow until it ends, or rests until somebody acts. Time passes as it must: a sleep of days takes no time."""
+        __tracebackhide__ = True
+        require_workflow(flow, "perdure.run")
         return self._begin(flow, flow.bind(*args, **kwargs), needs_somebody)
 
     def start(self, flow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> WatchedRun[R]:
         """Run a workflow until it ends or rests, be it only until some time. `advance` lets that time come."""
+        __tracebackhide__ = True
+        require_workflow(flow, "perdure.start")
         return self._begin(flow, flow.bind(*args, **kwargs), is_at_rest)
 
     def advance(self, span: timedelta | None = None, /, **parts: float) -> None:
@@ -199,8 +204,11 @@ class Rehearsal:
         """Have something stand in for the body of a node: a function, what it returns or raises, or several of these in turn.
 
         It stands until the test ends, or as a context manager until its block does. `calls` of what is returned are the
-        arguments of each call. Raises InvalidDeclaration if the function could not be called with the node's arguments.
+        arguments of each call. Raises InvalidDeclaration if the function could not be called with the node's arguments, and
+        TypeError for what is no node type.
         """
+        __tracebackhide__ = True
+        require_node_type(node)
         if (body is not None) + (returns is not NOT_GIVEN) + (raises is not None) + (in_turn is not None) != 1:
             raise TypeError("a stub is one of: a function, returns=…, raises=… or in_turn=[…]")
         if body is not None:
@@ -219,6 +227,8 @@ class Rehearsal:
 
         At each commit the engine dies before it is written, dies after it, and lives on without hearing that it was written.
         """
+        __tracebackhide__ = True
+        require_workflow(flow, "perdure.crashes")
         inputs = flow.bind(*args, **kwargs)
         undisturbed = self._begin(flow, inputs, needs_somebody)
         if undisturbed.status not in TERMINAL:
@@ -228,6 +238,7 @@ class Rehearsal:
     def assert_survives(self, flow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> None:
         """Claim that a crash at any commit changes nothing: the same outcome, nothing lost, nothing done again that was done."""
         __tracebackhide__ = True
+        require_workflow(flow, "perdure.assert_survives")
         require_survival(self.crashes(flow, *args, **kwargs))
 
     def kill_at(self, commit: int, flow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> WatchedRun[R]:
@@ -236,6 +247,8 @@ class Rehearsal:
 
         The workflow and functions that stand in for bodies must be at the top of a module. Fails if the run makes fewer commits.
         """
+        __tracebackhide__ = True
+        require_workflow(flow, "perdure.kill_at")
         folder = self._folder / f"kill-{next(self._numbers)}"
         inputs = flow.bind(*args, **kwargs)
         with scratch_store(self._where, folder) as url:
