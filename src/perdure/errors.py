@@ -438,6 +438,32 @@ class CheckpointPending(RunError):
         self.name = name
 
 
+class CannotGoBack(RunError):
+    """A run cannot be retried, or cannot go back to a node, as somebody wants it to."""
+
+    code = "cannot_go_back"
+
+    def __init__(self, run_id: str, why: str) -> None:
+        super().__init__(
+            run_id,
+            f"Run {run_id!r} cannot go back so: {why}. Nothing has changed. `perdure show {run_id}` has the details.",
+        )
+        self.why = why
+
+
+class GoingBackPending(RunError):
+    """A run was asked to go back, durably, and nobody has done it yet."""
+
+    code = "going_back_pending"
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(
+            run_id,
+            f"Run {run_id!r} was asked to go back, and has not yet: nobody drives it who has its code, or whoever does is busy. "
+            f"The wish is kept, and whoever takes the run up next fulfils it. `perdure branches {run_id}` shows it then.",
+        )
+
+
 class NotInDoubt(RunError):
     """Somebody has said what became of a node, but nobody has to: it is not in doubt, or not any more."""
 

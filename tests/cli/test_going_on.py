@@ -59,7 +59,7 @@ def in_doubt(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("again", [("resume", "r1"), ("run", "flow.py", "--run-id", "r1", "-i", "n=5")])
-def test_a_failed_run_says_that_it_is_final_and_how_to_start_again(cli: Cli, again: tuple[str, ...]):
+def test_a_failed_run_says_how_to_go_on_and_how_to_start_again(cli: Cli, again: tuple[str, ...]):
     cli.write("flow.py", FAILING)
     first = cli("run", "flow.py", "--run-id", "r1", "-i", "n=5")
 
@@ -68,16 +68,17 @@ def test_a_failed_run_says_that_it_is_final_and_how_to_start_again(cli: Cli, aga
     command = "perdure run flow.py:failing --input n=5"
     assert done.returncode == 1
     assert done.stdout.endswith(
+        "try again what has failed: perdure retry r1\n"
         f"start it again, from the beginning: {command}\n"
-        "Run r1 failed before, and that is final: this version cannot go on with such a run.\n"
+        "Run r1 failed before, and is not gone on with unless somebody says so: see above.\n"
     )
     assert command in first.stdout
-    assert "final" not in first.stdout
+    assert "before" not in first.stdout
     cli.write("flow.py", FAILING.replace('raise ValueError(f"no {n} today")', "return n"))
     assert cli(*command.split()[1:]).stdout.endswith("\n5\n")
 
 
-def test_a_cancelled_run_says_that_it_is_final(cli: Cli):
+def test_a_cancelled_run_says_how_to_go_on(cli: Cli):
     cli.write("flow.py", GATED)
     killed_at_the_gate(cli)
     cli("cancel", "r1")
@@ -85,7 +86,8 @@ def test_a_cancelled_run_says_that_it_is_final(cli: Cli):
     done = cli("resume", "r1")
 
     assert done.returncode == 4
-    assert "r1 was cancelled before, and that is final" in done.stdout
+    assert "r1 was cancelled before, and is not gone on with" in done.stdout
+    assert "go on with it: perdure retry r1\n" in done.stdout
     assert "perdure run flow.py:gated\n" in done.stdout
 
 

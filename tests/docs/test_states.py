@@ -12,7 +12,7 @@ from tests.docs.pages import ROOT, blocks_of
 
 PAGE = (ROOT / "docs" / "states.md").read_text(encoding="utf-8")
 SOURCE = ROOT / "src" / "perdure"
-DECISIONS = ("checkpoints", "decide", "readiness", "resting", "standing", "streaming")
+DECISIONS = ("checkpoints", "decide", "readiness", "repairing", "resting", "standing", "streaming")
 WRITERS = (*(SOURCE / "journal" / f"{name}.py" for name in DECISIONS), *(SOURCE / "engine").glob("*.py"))
 """The modules in which events are made."""
 
@@ -39,7 +39,7 @@ def test_every_status_is_explained():
 
 def test_the_events_that_are_listed_are_those_that_are_written():
     table = PAGE[PAGE.index("## The log") :]
-    subjects = "Run|Node|Attempt|Step|Stage|Outbox|Item|Branch|Interaction|Timer|Signal|Trigger|Checkpoint"
+    subjects = "Run|Node|Attempt|Step|Stage|Outbox|Item|Branch|Interaction|Timer|Signal|Trigger|Jump|Checkpoint"
     listed = set(re.findall(rf"`((?:{subjects})\w+)`", table))
 
     made = {name for module in WRITERS for name in re.findall(r"\b(?:e\.)?(\w+)\(", module.read_text(encoding="utf-8"))}

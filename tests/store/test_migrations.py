@@ -25,6 +25,9 @@ ROWS = {int(file.stem): file.read_text(encoding="utf-8") for file in (Path(__fil
 """What programs have left behind, in both databases, by the last schema that they knew."""
 
 
+NOTHING = {None, "", "[]", "{}", 0}
+
+
 @pytest.fixture
 def fresh_url(request: pytest.FixtureRequest, url: str) -> Iterator[str]:
     """The URL of another empty database of the same kind."""
@@ -77,12 +80,11 @@ async def test_an_older_database_keeps_what_it_holds(old_url: str) -> None:
     after = await contents_of(old_url)
     assert {row[0] for row in after["schema_migrations"]} > {row[0] for row in before["schema_migrations"]}
     for name in before.keys() - {"schema_migrations"}:
-        # Columns are only added behind, and what is added to a row that was there is nothing.
+        # Columns are only added behind, and what is added to a row that was there says nothing.
         kept = [row[: len(old)] for row, old in zip(after[name], before[name], strict=True)]
         assert kept == before[name]
-        assert {value for row, old in zip(after[name], before[name], strict=True) for value in row[len(old) :]} <= {
-            None
-        }
+        added = {value for row, old in zip(after[name], before[name], strict=True) for value in row[len(old) :]}
+        assert added <= NOTHING
 
 
 async def test_runs_of_an_older_database_are_read_and_go_on(old_url: str) -> None:

@@ -38,6 +38,8 @@ SECTIONS = {
         "resume": Entry("run", "Go on with a run that was interrupted, was paused or waits."),
         "pause": Entry("pausing", "Pause a run, or many, until they are resumed."),
         "cancel": Entry("act", "Stop a run for good."),
+        "retry": Entry("back", "Go on with a run that has failed: try again what has."),
+        "jump": Entry("back", "Go back to a node and go on from there, perhaps with other values."),
     },
     "Tell": {
         "answer": Entry("answer", "Answer what a run asks; without arguments, list all that is asked."),
@@ -52,6 +54,7 @@ SECTIONS = {
         "show": Entry("show", "Show a run: its nodes over time, its result, its errors."),
         "events": Entry("look", "Print the log of a run, or follow it."),
         "logs": Entry("look", "Print what the nodes of a run have logged."),
+        "branches": Entry("back", "List the lines of history of a run."),
     },
     "Check": {
         "validate": Entry("check", "Say all that is wrong with a workflow, without running it."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from perdure.cli.words import counted, duration, error_line, fitted, plain, time_of_day, until, value_line
 from perdure.engine.waiting import DEADLINE
@@ -162,6 +163,8 @@ def _what_of_run(event: e.Event, at: int) -> str:
             return f"received signal {plain(repr(event.name))}: {fitted(value_line(event.value), MOST_VALUE)}"
         case e.StageStarted() | e.StageCompleted():
             return _past(event, "Stage")
+        case e.JumpRequested():
+            return f"goes back to {plain(event.node_id)}{_because(event.reason)}"
         case e.BranchCreated():
             return f"branched{_because(event.reason)}{_begin_again(event)}"
         case e.BranchActivated():
@@ -178,11 +181,16 @@ def items_in(event: e.OutboxEnqueued) -> int:
 
 
 def _begin_again(event: e.BranchCreated) -> str:
-    if not event.dropped:
-        return ""
-    named = ", ".join(map(plain, event.dropped[:MOST_NAMES]))
-    more = f" and {counted(len(event.dropped) - MOST_NAMES, 'more node')}" if len(event.dropped) > MOST_NAMES else ""
-    return f"; {named}{more} {'begins' if len(event.dropped) == 1 else 'begin'} again"
+    begun = [node_id for node_id in event.dropped if node_id not in event.outputs]
+    told = [f"; {_named(begun)} {'begins' if len(begun) == 1 else 'begin'} again"] if begun else []
+    told += [f"; {_named(event.retried)} tried again"] if event.retried else []
+    told += [f"; what {plain(node_id)} has given is given" for node_id in event.outputs]
+    return "".join(told)
+
+
+def _named(nodes: Sequence[str]) -> str:
+    named = ", ".join(map(plain, nodes[:MOST_NAMES]))
+    return f"{named} and {counted(len(nodes) - MOST_NAMES, 'more node')}" if len(nodes) > MOST_NAMES else named
 
 
 def _past(event: e.Event, prefix: str) -> str:

@@ -132,10 +132,12 @@ def next_steps(
         case RunStatus.COMPLETED:
             return
         case RunStatus.CANCELLED:
+            yield _step(pen, "go on with it", place.command("retry", run.run_id))
             yield _step(pen, "start it again, from the beginning", start_again(run, place))
         case RunStatus.FAILED:
             yield _step(pen, "what happened", place.command("events", run.run_id))
             yield _step(pen, "what its nodes logged", place.command("logs", run.run_id))
+            yield _step(pen, "try again what has failed", place.command("retry", run.run_id))
             yield _step(pen, "start it again, from the beginning", start_again(run, place))
         case RunStatus.QUARANTINED:
             yield _step(pen, "what happened", place.command("events", run.run_id))
@@ -167,7 +169,7 @@ def next_steps(
 def final_word(run: RunState) -> str:
     """Return why a run that has ended without a result stays as it is."""
     how = "failed" if run.status is RunStatus.FAILED else "was cancelled"
-    return f"Run {plain(run.run_id)} {how} before, and that is final: this version cannot go on with such a run."
+    return f"Run {plain(run.run_id)} {how} before, and is not gone on with unless somebody says so: see above."
 
 
 def start_again(run: RunState, place: Place) -> str:

@@ -128,7 +128,7 @@ def run_command(
             checkpoint_every=checkpoint_every,
         )
         ended = asyncio.run(_start(wish, store, stay=stay, as_json=as_json))
-    return _conclude(ended, store, as_json=as_json)
+    return conclude(ended, store, as_json=as_json)
 
 
 @click.command("resume")
@@ -177,9 +177,9 @@ def resume_command(
         raise click.UsageError("--value needs --node: it is what `ctx.suspend` returns there.")
     goes_on = None if node is None else (node, value_of("--value", value))
     with users_output(as_json=as_json):
-        run_id = asyncio.run(_prepare(run or "", imports, store))
+        run_id = asyncio.run(prepare(run or "", imports, store))
         ended = asyncio.run(_resume(run_id, store, goes_on, reason, stay=stay, as_json=as_json))
-    return _conclude(ended, store, as_json=as_json)
+    return conclude(ended, store, as_json=as_json)
 
 
 async def _start(wish: Wish, place: Place, *, stay: bool, as_json: bool) -> Ended:
@@ -195,16 +195,16 @@ async def _start(wish: Wish, place: Place, *, stay: bool, as_json: bool) -> Ende
             checkpoint_every=wish.checkpoint_every,
         )
         known = 0 if engine.driver_of(run.run_id) is not None else (await run.load()).run.last_seq
-        return await _attend(engine, run.run_id, place, before, as_json=as_json, known=known, stay=stay)
+        return await attend(engine, run.run_id, place, before, as_json=as_json, known=known, stay=stay)
 
 
-async def _prepare(text: str, imports: Sequence[str], place: Place) -> RunId:
-    """Find the run and load the code of its nodes, before anything is driven."""
+async def prepare(text: str, imports: Sequence[str], place: Place, *, reopens: bool = False) -> RunId:
+    """Find the run and load the code of its nodes, before anything is driven; with `reopens`, also of one that has ended."""
     async with opened(place) as store:
         run_id = await find_run(store, text)
         run = (await load_run(store, run_id)).run
         graph = await load_graph(store, run)
-    if run.status not in TERMINAL:
+    if run.status not in TERMINAL or reopens:
         if graph is None:
             raise JournalDamaged(run_id, f"version {run.version} of workflow {run.workflow!r} cannot be read")
         load_types_of(run, graph, imports)
@@ -245,7 +245,7 @@ async def _resume(
         elif _needs_a_word(stored):
             rested_at = run.last_seq
             await handle.resume(reason=reason)
-        return await _attend(
+        return await attend(
             engine, run_id, place, run, as_json=as_json, known=run.last_seq, rested_at=rested_at, stay=stay
         )
 
@@ -258,7 +258,7 @@ def _needs_a_word(stored: StoredRun) -> bool:
     return is_in_doubt or is_to_be_paused or run.status in _HELD_UP
 
 
-async def _attend(
+async def attend(
     engine: Engine,
     run_id: RunId,
     place: Place,
@@ -272,7 +272,7 @@ async def _attend(
     """Keep to the run until it is left, and say how. `before` is what it was before this command."""
     run = (await load_run(engine.store, run_id)).run
     signal: int | None = None
-    if run.status not in TERMINAL:
+    if run.status not in TERMINAL or known < run.last_seq:  # else there is nothing to be seen
         display = _display(run, place if stay else None, as_json=as_json)
 
         def give_up() -> None:
@@ -308,7 +308,7 @@ def _display(run: RunState, place: Place | None, *, as_json: bool) -> Display:
     return Lines(place=place)
 
 
-def _conclude(ended: Ended, place: Place, *, as_json: bool) -> int:
+def conclude(ended: Ended, place: Place, *, as_json: bool) -> int:
     """Print what became of the run, and return the exit code."""
     if as_json:
         print_json(ended.report)

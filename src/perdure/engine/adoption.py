@@ -8,6 +8,7 @@ from contextlib import suppress
 from perdure.engine.catalogue import Prepared
 from perdure.engine.checkpointing import CHECKPOINT
 from perdure.engine.driver import Driver
+from perdure.engine.goingback import GOING_BACK
 from perdure.engine.machinery import Machinery
 from perdure.engine.obeying import resolve
 from perdure.engine.resolution import Resolution
@@ -45,12 +46,21 @@ def is_woken(stored: StoredRun, at: int) -> bool:
 
 def is_addressed(stored: StoredRun) -> bool:
     """Whether somebody has told a run that rests something that moves it. Items for its inputs do, unless it was stopped."""
+    if stored.run.status in TERMINAL:
+        return is_reopened(stored)
     hears_items = stored.run.status in WAITING
     return any(hears_items or command.kind not in (SEND, CLOSE) for command in stored.commands)
 
 
+def is_reopened(stored: StoredRun) -> bool:
+    """Whether somebody wants a run to go back, also one that has ended."""
+    return any(command.kind in GOING_BACK for command in stored.commands)
+
+
 def is_only_ending(stored: StoredRun) -> bool:
     """Whether no body of the run will run any more."""
+    if is_reopened(stored):
+        return False
     is_ending = stored.run.status in TERMINAL or stored.run.status in (RunStatus.CANCELLING, RunStatus.FAILING)
     return is_ending or any(command.kind == "cancel" for command in stored.commands)
 
@@ -102,7 +112,7 @@ def take_up(
     run = stored.run
     steps = {(step.node_id, step.name, step.occurrence): step.result for step in stored.steps}
     driver = Driver(
-        projection=Projection(run, stored.nodes, steps, Waits(stored.waits, stored.signals)),
+        projection=Projection(run, stored.nodes, steps, Waits(stored.waits, stored.signals), stored.given),
         plan=prepared.plan,
         types=prepared.types,
         machinery=machinery,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from perdure.engine.failures import InputUnusable
 from perdure.engine.values import Values, is_elsewhere
@@ -21,7 +21,7 @@ Read = Mapping[str, Encoded]
 async def gather_arguments(plan: NodePlan, projection: Projection, values: Values) -> dict[str, Encoded]:
     """Return the encoded value for each handle that edges feed. The node is ready: what has not come never will."""
     read: dict[str, Encoded] = {}
-    for binding in plan.bindings:
+    for binding in _fed_by_edges(plan, projection):
         for edge, value in _arrived(binding, projection):
             if not _is_at_hand(edge, value):
                 read[edge.id] = await _carried_from_elsewhere(edge, value, values)
@@ -33,7 +33,7 @@ async def gather_arguments(plan: NodePlan, projection: Projection, values: Value
 def arguments_at_hand(plan: NodePlan, projection: Projection, read: Read | None = None) -> dict[str, Encoded] | None:
     """As `gather_arguments`, with what edges carry from elsewhere in `read`; None if something is missing there."""
     arguments: dict[str, Encoded] = {}
-    for binding in plan.bindings:
+    for binding in _fed_by_edges(plan, projection):
         carried: dict[str, Encoded] = {}
         for edge, value in _arrived(binding, projection):
             if _is_at_hand(edge, value):
@@ -44,7 +44,16 @@ def arguments_at_hand(plan: NodePlan, projection: Projection, read: Read | None 
                 return None
         if carried:
             arguments[binding.handle] = _value_of(binding, carried)
+    if projection.given:
+        arguments |= projection.given.get(plan.node.id, {})
     return arguments
+
+
+def _fed_by_edges(plan: NodePlan, projection: Projection) -> Sequence[Binding]:
+    """Return the handles that get what edges bring: nobody has said what else they are to get."""
+    if not projection.given or (given := projection.given.get(plan.node.id)) is None:
+        return plan.bindings
+    return [binding for binding in plan.bindings if binding.handle not in given]
 
 
 def _arrived(binding: Binding, projection: Projection) -> list[tuple[Edge, Encoded]]:

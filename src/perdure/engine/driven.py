@@ -7,6 +7,7 @@ from its first event to its last one counts. Time at rest, and between a crash a
 from __future__ import annotations
 
 from perdure.ids import Epoch, RunId, Seq
+from perdure.journal.events import RunReopened
 from perdure.store.base import Store
 
 EVENTS_PER_PAGE = 1_000
@@ -18,6 +19,8 @@ async def driven_seconds(store: Store, run_id: RunId) -> float:
     after = Seq(0)
     while page := await store.load_events(run_id, after=after, limit=EVENTS_PER_PAGE):
         for entry in page:
+            if isinstance(entry.event, RunReopened):
+                spans.clear()  # it has all its time again
             first, last = spans.get(entry.epoch, (entry.at, entry.at))
             spans[entry.epoch] = (first, max(last, entry.at))
         after = page[-1].seq

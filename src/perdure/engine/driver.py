@@ -172,6 +172,12 @@ class Driver:
         return self._task is not None and bool(self._task.cancelling())
 
     @property
+    def has_to_end(self) -> bool:
+        """Whether the run is about to end, or has just ended: it can go back when it was let go."""
+        status = self.projection.run.status
+        return status in STOPPING or (status in TERMINAL and self._task is not None)
+
+    @property
     def is_gone(self) -> bool:
         """Whether the run was let go of, or lost."""
         return self._is_gone

@@ -62,7 +62,7 @@ from perdure.graph.declare import Workflow, declared_workflows
 from perdure.graph.model import Graph
 from perdure.ids import DEFAULT_PROJECT, Chance, EngineId, NodeId, RunId, SystemChance
 from perdure.journal import events as e
-from perdure.journal.states import MOVING, SETTLED, TERMINAL, WAITING, RunState
+from perdure.journal.states import MOVING, SETTLED, WAITING, RunState
 from perdure.store.base import Claim, ItemRange, LeaseLost, RunExists, RunFilter, RunSummary, Store, StoredRun
 from perdure.store.blobs import open_blobs
 from perdure.store.codecs import Codecs, process_codecs
@@ -286,7 +286,7 @@ class Engine(Keeping, Telling):
         run = stored.run
         if self._orphans.get(chosen) != stored.owner:
             self._orphans.pop(chosen, None)  # it was not written, or somebody else has it
-        if run.status in TERMINAL or (run.status not in MOVING and not is_woken(stored, self.clock.now_micros())):
+        if run.status not in MOVING and not is_woken(stored, self.clock.now_micros()):
             self._no_longer_ours(chosen)
             return None
         if is_due(run, self.clock.now_micros()):

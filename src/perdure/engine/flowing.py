@@ -7,6 +7,7 @@ else that happens to it.
 from __future__ import annotations
 
 import functools
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from perdure.clock import Clock
@@ -85,12 +86,18 @@ class Flowing:
         before = self._streams.outbox(actor.node_id)
         reason = f"{actor.node_id} gave something else at item {position} than in an earlier attempt"
         dropped = self._decider.replay_differs(actor.node_id, reason=reason, at=at)
-        self._bodies.drop(dropped, "what it was given is no longer so")
-        for node_id in (actor.node_id, *dropped):
-            self._streams.forget(node_id)
-            self.cut_off.discard(node_id)
+        self._streams.forget(actor.node_id)
+        self.cut_off.discard(actor.node_id)
+        self.begin_again(dropped)
         self._driver.happened()
         return before, self._streams.outbox(actor.node_id)
+
+    def begin_again(self, dropped: Collection[NodeId]) -> None:
+        """Let go of what is in memory of nodes that begin again on a branch."""
+        self._bodies.drop(dropped, "what it was given is no longer so")
+        for node_id in dropped:
+            self._streams.forget(node_id)
+            self.cut_off.discard(node_id)
 
     def input_received(self, node_id: NodeId, input_id: str, cursor: e.Encoded | None) -> None:
         """Record that something has come from outside, in one with its entry."""

@@ -89,6 +89,11 @@ def words_for(annotation: Any) -> str:
     return "; ".join(dict.fromkeys([describe(bare(annotation)), *hints]))
 
 
+def fitted(value: Any, annotation: Any) -> Any:
+    """Return a value as what it is annotated as. Raises ValueError if it does not fit."""
+    return _fitted(value, Input(name=""), annotation)
+
+
 def _fitted(value: Any, declared: Input, annotation: Any) -> Any:
     annotation = bare(annotation)
     if isinstance(annotation, type) and type(value) is annotation:
@@ -96,12 +101,12 @@ def _fitted(value: Any, declared: Input, annotation: Any) -> Any:
     if annotation is Any and not is_schema_compatible(schema_of(type(value)), declared.schema):
         raise ValueError(f"a {type(value).__name__} does not fit {declared.schema}")
     try:
-        fitted = from_constant(value, annotation)
+        made = from_constant(value, annotation)
     except ValueError as error:
         return _of_instances(value, annotation, error)
-    if fitted is value and _is_something_else(value, annotation):
+    if made is value and _is_something_else(value, annotation):
         return _of_instances(value, annotation, ValueError(f"a {type(value).__name__} is given"))
-    return fitted
+    return made
 
 
 def _is_something_else(value: Any, annotation: Any) -> bool:

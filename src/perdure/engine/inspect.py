@@ -334,6 +334,7 @@ def _dump_of(stored: RunDump, lost_blobs: Sequence[str], unused_blobs: Sequence[
         waits=stored.stored.waits,
         signals=stored.stored.signals,
         checkpoints=stored.checkpoints,
+        branches=stored.branches,
         version_hash=version_hash,
         plan=None if graph is None else compile_plan(graph, {}, generators=_generators(stored)),
         kept=tuple(_kept(row) for row in stored.items),

@@ -9,6 +9,7 @@ import msgspec
 
 from perdure.engine.bodies import STOPPING
 from perdure.engine.checkpointing import obey_checkpoint
+from perdure.engine.goingback import obey_going_back
 from perdure.engine.resolution import Resolution
 from perdure.engine.sending import obey_sent
 from perdure.engine.waiting import Answer, Signal
@@ -40,6 +41,8 @@ def obey(command: Command, driver: Driver, *, at: int) -> bool:
             return _obey_signal(command, driver, at)
         case "checkpoint":
             return obey_checkpoint(command, driver, at=at)
+        case "retry" | "jump":
+            return obey_going_back(command, driver, at=at)
         case "pause" if status is RunStatus.RUNNING or status in WAITING:
             driver.decider.pause(reason=reason, at=at)
             grace = command.payload.get("grace_seconds")

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, get_args, get_origin
 
 from perdure.engine.adoption import is_addressed
-from perdure.engine.checkpoints import Checkpoints
 from perdure.engine.driver import NotOurs
 from perdure.engine.hub import Flash
+from perdure.engine.repairs import Repairs
 from perdure.errors import RunCancelled, RunFailed, RunResting
 from perdure.graph.annotations import shaped
 from perdure.graph.model import DEFAULT_OUTPUT
@@ -29,7 +29,7 @@ _HELD_UP = frozenset((RunStatus.QUARANTINED, RunStatus.PAUSED))
 """Somebody has stopped the run, or has to look after it."""
 
 
-class Run(Checkpoints, Generic[R]):
+class Run(Repairs, Generic[R]):
     """A handle on one run."""
 
     def __init__(self, engine: Engine, run_id: RunId, annotation: Any = Any) -> None:

@@ -9,9 +9,10 @@ import msgspec
 from perdure.engine.pending import Portion
 from perdure.ids import BranchId, Epoch, EventId, Seq
 from perdure.journal import events as e
+from perdure.journal.branching import branch_state
 from perdure.journal.projection import StepKey
-from perdure.journal.states import RunState
-from perdure.store.base import BranchRow, Claim, Keep, LeaseChange, Release, StepRow, Transition
+from perdure.journal.states import BranchState, RunState
+from perdure.store.base import Claim, Keep, LeaseChange, Release, StepRow, Transition
 
 
 class Tenure:
@@ -132,15 +133,9 @@ def _steps_on_branch(steps: Mapping[StepKey, e.Encoded], run: RunState) -> tuple
     )
 
 
-def _branch_rows(recorded: Sequence[e.Recorded]) -> tuple[BranchRow, ...]:
+def _branch_rows(recorded: Sequence[e.Recorded]) -> tuple[BranchState, ...]:
     return tuple(
-        BranchRow(
-            branch_id=created.branch_id,
-            parent=created.parent,
-            cut=created.cut,
-            dropped=created.dropped,
-            seq=entry.seq,
-        )
+        branch_state(entry.event, seq=entry.seq, at=entry.at)
         for entry in recorded
-        if isinstance(created := entry.event, e.BranchCreated)
+        if isinstance(entry.event, e.BranchCreated)
     )

@@ -31,7 +31,7 @@ from perdure.errors import CommandIdTaken, ReplayMismatch, RunNotFound, StoreErr
 from perdure.ids import CommandId, NodeId, RunId, Seq
 from perdure.journal import events as e
 from perdure.journal.decide import Decider
-from perdure.journal.states import RunStatus, WaitKind, WaitState, WaitStatus
+from perdure.journal.states import NodeState, RunStatus, WaitKind, WaitState, WaitStatus
 from perdure.store.base import BlobUse, Command
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ class Waiting:
     ) -> WaitState:
         node = self._decider.projection.node(actor.node_id)
         at = self._machinery.clock.now_micros()
-        wait_id = wait_key(self._driver.run_id, node, self._waits.count(actor.node_id) + 1)
+        wait_id = self._free_key(node)
         self._driver.use_blobs(blobs)
         encode = self._machinery.values.codecs.encode
         where = f"the default of a question of node {actor.node_id!r}"
@@ -213,6 +213,13 @@ class Waiting:
         assert wait is not None
         self._watch(wait)
         return wait
+
+    def _free_key(self, node: NodeState) -> str:
+        """Return the next key of a node. Of a node that is tried again some earlier ones may be free."""
+        number = self._waits.count(node.node_id) + 1
+        while self._waits.get(key := wait_key(self._driver.run_id, node, number)) is not None:
+            number += 1
+        return key
 
     def found_or_opened(self, actor: Actor, wanted: WaitFor, value: e.Encoded | None) -> WaitState:
         """Return the wait of a node that waits between others, which has one."""

@@ -8,7 +8,7 @@ from perdure.graph.plan import Plan
 from perdure.ids import BranchId, EngineId, NodeId, Seq
 from perdure.journal import events as e
 from perdure.journal.projection import StepKey
-from perdure.journal.states import CheckpointState, NodeState, RunState, SignalState, WaitState
+from perdure.journal.states import BranchState, CheckpointState, NodeState, RunState, SignalState, WaitState
 
 
 class KeptEntries(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -38,6 +38,8 @@ class Dump(msgspec.Struct, frozen=True, kw_only=True):
     signals: tuple[SignalState, ...] = ()
     checkpoints: tuple[CheckpointState, ...] = ()
     """Of every branch, in the order in which they were saved."""
+    branches: tuple[BranchState, ...] = ()
+    """In the order in which they were created."""
     kept: tuple[KeptEntries, ...] = ()
     """Entries of streams, of every branch."""
     lost_blobs: tuple[str, ...] = ()

@@ -393,8 +393,11 @@ class SignalTaken(NodeEvent, frozen=True, kw_only=True):
 
 
 class JumpRequested(Event, frozen=True, kw_only=True):
+    """Somebody has the run go back to just before a node."""
+
     node_id: NodeId
     reason: str = ""
+    by: str = ""
 
 
 class BranchCreated(Event, frozen=True, kw_only=True):
@@ -405,6 +408,14 @@ class BranchCreated(Event, frozen=True, kw_only=True):
     cut: Seq
     dropped: tuple[NodeId, ...] = ()
     """Nodes that begin again, as if nothing had happened to them."""
+    retried: tuple[NodeId, ...] = ()
+    """Nodes that had failed or were stopped and are tried again: what they have recorded counts, and so do their keys."""
+    given: dict[NodeId, dict[str, Encoded]] = {}
+    """By node, and then by handle: what nodes are given on the branch in the place of what edges and properties say."""
+    outputs: dict[NodeId, dict[str, Encoded]] = {}
+    """Of nodes that are dropped: what those have given that are not run again, because somebody says what it is."""
+    asked_as: str = ""
+    """Under which id somebody has asked for it: who asks again is told of this one."""
     replayed: NodeId | None = None
     """A node whose stream begins again, while its attempt goes on: it gives something else than an earlier attempt did."""
     reason: str = ""

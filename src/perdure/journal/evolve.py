@@ -71,6 +71,19 @@ def evolve_run(run: RunState, event: e.Event, *, seq: Seq, at: int) -> RunState:
             return _run(run, event, RunStatus.FAILED, seq, error=event.error, failed_node=event.node_id, ended_at=at)
         case e.RunCancelled():
             return _run(run, event, RunStatus.CANCELLED, seq, reason=event.reason, ended_at=at)
+        case e.RunReopened():
+            return _run(
+                run,
+                event,
+                RunStatus.RUNNING,
+                seq,
+                outputs=None,
+                error=None,
+                failed_node=None,
+                reason=event.reason,
+                recoveries=0,
+                ended_at=None,
+            )
         case e.BranchActivated():
             return replace(run, branch_id=event.branch_id, last_seq=seq)
         case e.CheckpointSaved():
@@ -177,16 +190,6 @@ def evolve_node(node: NodeState, event: e.NodeEvent, *, seq: Seq, at: int) -> No
             return _resolved(node, event, seq, at)
         case _:
             return replace(node, last_seq=seq)
-
-
-def evolve_branched(node: NodeState, event: e.BranchCreated, *, seq: Seq) -> NodeState:
-    """Return the node as it stands on a branch that was created."""
-    if node.node_id in event.dropped:
-        return NodeState(node_id=node.node_id, branch_id=event.branch_id, generation=node.generation + 1, last_seq=seq)
-    if node.node_id == event.replayed:
-        stream = opened_stream(event.branch_id)
-        return replace(node, branch_id=event.branch_id, stream=stream, checkpoint=None, last_seq=seq)
-    return replace(node, branch_id=event.branch_id)
 
 
 def _resolved(node: NodeState, event: e.NodeResolved, seq: Seq, at: int) -> NodeState:

@@ -6,17 +6,19 @@ an event costs the same in a run of ten nodes and of ten thousand.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from perdure.errors import JournalDamaged
 from perdure.ids import NodeId, RunId, Seq
 from perdure.journal import events as e
-from perdure.journal.evolve import create_run, evolve_branched, evolve_node, evolve_run
+from perdure.journal.branching import branched
+from perdure.journal.evolve import create_run, evolve_node, evolve_run
 from perdure.journal.states import ENDED, NodeState, NodeStatus, RunState
 from perdure.journal.waiting import OPENING, SETTLING, Waits
 
 StepKey = tuple[NodeId, str, int]
 """A memoised step: its node, its name, and how often that name came before."""
+Given = Mapping[NodeId, Mapping[str, e.Encoded]]
 _NOTED = OPENING | SETTLING | {e.StepCompleted, e.NodeCheckpointed, e.TriggerCursorAdvanced}
 """Events of which more is kept than what becomes of their node."""
 
@@ -30,11 +32,14 @@ class Projection:
         nodes: Iterable[NodeState] = (),
         steps: dict[StepKey, e.Encoded] | None = None,
         waits: Waits | None = None,
+        given: Given | None = None,
     ) -> None:
         self.run = run
         self.nodes: dict[NodeId, NodeState] = {node.node_id: node for node in nodes}
         self.steps: dict[StepKey, e.Encoded] = steps if steps is not None else {}
         self.waits = waits or Waits()
+        self.given: Given = given if given is not None else {}
+        """By node, and then by handle: what nodes are given in the place of what edges and properties say."""
 
     def node(self, node_id: NodeId) -> NodeState:
         """Return the node's state; one that nothing happened to is idle."""
@@ -90,7 +95,8 @@ class Projection:
         seq = Seq(self.run.last_seq + 1)
         self.run = evolve_run(self.run, event, seq=seq, at=at)
         dropped = frozenset(event.dropped)
-        self.nodes = {node_id: evolve_branched(node, event, seq=seq) for node_id, node in self.nodes.items()}
+        self.nodes = branched(self.nodes, event, seq=seq, at=at)
+        self.given = event.given
         self.steps = {key: result for key, result in self.steps.items() if key[0] not in dropped}
         self.waits.branch(event)
 

@@ -61,9 +61,13 @@ def readiness(plan: NodePlan, projection: Projection) -> Ready | Blocked | None:
         state = bound(binding, projection)
         if state is Arrival.PENDING:
             return None
-        if state is Arrival.EMPTY and binding.handle not in plan.optional:
+        if state is Arrival.EMPTY and binding.handle not in plan.optional and not _is_given(plan, binding, projection):
             return Blocked(f"nothing arrives on {binding.handle}")
     return Ready()
+
+
+def _is_given(plan: NodePlan, binding: Binding, projection: Projection) -> bool:
+    return bool(projection.given) and binding.handle in projection.given.get(plan.node.id, {})
 
 
 def is_open(source: NodeId, projection: Projection) -> bool:

@@ -93,6 +93,7 @@ RUN_LAW: Mapping[type[e.Event], Mapping[RunStatus, frozenset[RunStatus]]] = {
     e.RunCompleted: {RunStatus.RUNNING: frozenset((RunStatus.COMPLETED,))},
     e.RunFailed: {RunStatus.FAILING: frozenset((RunStatus.FAILED,))},
     e.RunCancelled: {RunStatus.CANCELLING: frozenset((RunStatus.CANCELLED,))},
+    e.RunReopened: {status: frozenset((RunStatus.RUNNING,)) for status in TERMINAL},
 }
 
 NODE_LAW: Mapping[type[e.Event], Mapping[NodeStatus, frozenset[NodeStatus]]] = {
@@ -267,6 +268,23 @@ class WaitState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     opened_at: int = 0
     settled_at: int | None = None
     last_seq: Seq = Seq(0)
+
+
+class BranchState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A line of history of a run: a row of `run_branches`, which never changes. What it is made of is told by `BranchCreated`."""
+
+    branch_id: BranchId
+    parent: BranchId | None = None
+    """None of the first one, which is there with the run."""
+    cut: Seq | None = None
+    dropped: tuple[NodeId, ...] = ()
+    retried: tuple[NodeId, ...] = ()
+    given: dict[NodeId, dict[str, e.Encoded]] = {}
+    reason: str = ""
+    asked_as: str = ""
+    created_at: int = 0
+    seq: Seq
+    """The event that has created it."""
 
 
 class CheckpointState(msgspec.Struct, frozen=True, kw_only=True, gc=False):

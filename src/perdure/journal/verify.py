@@ -17,12 +17,13 @@ from perdure.graph.model import INPUT
 from perdure.graph.plan import Plan
 from perdure.ids import BranchId, NodeId, Seq
 from perdure.journal import events as e
+from perdure.journal.branching import branch_state
 from perdure.journal.checkpointcheck import checkpoints_are_right
 from perdure.journal.dump import Dump, Violation, violation
 from perdure.journal.evolve import PROGRESS, create_run
 from perdure.journal.projection import Projection, fold
 from perdure.journal.readiness import chosen, is_open
-from perdure.journal.states import ENDED, MOVING, SETTLED, TERMINAL, NodeStatus, RunStatus
+from perdure.journal.states import ENDED, MOVING, SETTLED, TERMINAL, BranchState, NodeStatus, RunStatus
 from perdure.journal.streamcheck import streams_are_whole
 from perdure.journal.turns import Turns
 from perdure.journal.waitcheck import waits_are_right
@@ -80,6 +81,19 @@ def _log_adds_up_to_the_tables(dump: Dump) -> Iterator[Violation]:
     if folded.steps != dump.steps:
         yield violation("I4", f"the log has {len(folded.steps)} steps, the table {len(dump.steps)}, or they differ")
     yield from _waits_add_up(dump, folded)
+    yield from _branches_add_up(dump)
+
+
+def _branches_add_up(dump: Dump) -> Iterator[Violation]:
+    first = dump.events[0]
+    told = [BranchState(branch_id=first.branch_id, seq=Seq(1))]
+    for entry in dump.events:
+        if isinstance(entry.event, e.BranchCreated):
+            told.append(branch_state(entry.event, seq=entry.seq, at=entry.at))
+    if told != list(dump.branches):
+        yield violation(
+            "I4", f"the log tells {len(told)} lines of history, the table {len(dump.branches)}, or they differ"
+        )
 
 
 def _waits_add_up(dump: Dump, folded: Projection) -> Iterator[Violation]:
@@ -102,7 +116,7 @@ def _rows_know_their_last_event(dump: Dump) -> Iterator[Violation]:
         if isinstance(entry.event, e.NodeEvent):
             last[entry.event.node_id] = entry.seq
         elif isinstance(entry.event, e.BranchCreated):
-            last.update(dict.fromkeys(entry.event.dropped, entry.seq))
+            last.update(dict.fromkeys((*entry.event.dropped, *entry.event.retried), entry.seq))
             if entry.event.replayed is not None:
                 last[entry.event.replayed] = entry.seq
     for node in dump.current_nodes:
@@ -183,7 +197,7 @@ def _budgets_hold(dump: Dump) -> Iterator[Violation]:
         match entry.event:
             case e.RunClaimed(lost=True):
                 losses += 1
-            case e.RunResumed() | e.RunCancelling() | e.RunFailing():
+            case e.RunResumed() | e.RunReopened() | e.RunCancelling() | e.RunFailing():
                 losses = 0
             case event if isinstance(event, PROGRESS):
                 losses = 0
@@ -251,7 +265,7 @@ def _in_turn(turns: Turns, entry: e.Recorded, projection: Projection) -> Iterato
     event = entry.event
     if isinstance(event, e.BranchActivated):
         turns.branched(projection, entry.seq)
-    elif isinstance(event, e.RunStarted | e.RunClaimed | e.RunRecovered | e.RunResumed):
+    elif isinstance(event, e.RunStarted | e.RunClaimed | e.RunRecovered | e.RunResumed | e.RunReopened):
         turns.begin(projection, entry.seq)
     elif isinstance(event, e.NodeScheduled | e.NodeSkipped) and (earlier := turns.decided(event.node_id)) is not None:
         yield violation("I17", f"node {earlier!r} could be scheduled or skipped, and {event.node_id!r} was before it")

@@ -138,12 +138,13 @@ class Waits:
             self._put(replace(wait, status=WaitStatus.WITHDRAWN, settled_at=at, last_seq=seq))
 
     def branch(self, event: e.BranchCreated) -> None:
-        """Go on on a branch: nodes that begin again have waited for nothing, and the signals they took are there again."""
-        dropped = frozenset(event.dropped)
+        """Go on on a branch: nodes that begin again have waited for nothing, and the signals they took are there again. Those
+        that are tried again wait once more for what they did not get."""
+        dropped, retried = frozenset(event.dropped), frozenset(event.retried)
         self._waits = {
             wait_id: replace(wait, branch_id=event.branch_id)
             for wait_id, wait in self._waits.items()
-            if wait.node_id not in dropped
+            if wait.node_id not in dropped and not (wait.node_id in retried and wait.status is WaitStatus.WITHDRAWN)
         }
         self._changed = dict.fromkeys(self._waits)
         self._survey()

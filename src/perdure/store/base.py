@@ -22,7 +22,9 @@ import msgspec
 
 from perdure.ids import BranchId, CommandId, EngineId, Epoch, NodeId, RunId, Seq
 from perdure.journal.events import Encoded, Recorded
+from perdure.journal.projection import Given
 from perdure.journal.states import (
+    BranchState,
     CheckpointState,
     NodeState,
     RunState,
@@ -61,16 +63,6 @@ class StepRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     name: str
     occurrence: int
     result: Encoded
-    seq: Seq
-
-
-class BranchRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A line of history that begins with a transition. The first one of a run needs none: it is there with the run."""
-
-    branch_id: BranchId
-    parent: BranchId
-    cut: Seq
-    dropped: tuple[NodeId, ...]
     seq: Seq
 
 
@@ -134,7 +126,7 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     events: tuple[Recorded, ...] = ()
     nodes: tuple[NodeState, ...] = ()
     steps: tuple[StepRow, ...] = ()
-    branches: tuple[BranchRow, ...] = ()
+    branches: tuple[BranchState, ...] = ()
     items: tuple[ItemRow, ...] = ()
     drops: tuple[ItemDrop, ...] = ()
     """Streams whose entries are removed, before `items` are written. None of them gets items by the same transition."""
@@ -212,6 +204,8 @@ class StoredRun(msgspec.Struct, frozen=True, kw_only=True):
     signals: tuple[SignalState, ...] = ()
     """In the order in which they came."""
     commands: tuple[Command, ...] = ()
+    given: Given = {}
+    """What nodes are given on the current branch in the place of what edges and properties say."""
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -315,6 +309,8 @@ class RunDump(msgspec.Struct, frozen=True, kw_only=True):
     """Of every branch, by seq."""
     checkpoints: tuple[CheckpointState, ...] = ()
     """Of every branch, in the order in which they were saved."""
+    branches: tuple[BranchState, ...] = ()
+    """In the order in which they were created."""
 
 
 class Store(Protocol):
@@ -476,6 +472,12 @@ class Store(Protocol):
 
     async def load_wait(self, wait_id: str) -> OpenWait | None:
         """Return a wait by its id, whichever run's current branch it is on."""
+        ...
+
+    # History
+
+    async def list_branches(self, run_id: RunId) -> Sequence[BranchState]:
+        """Return a run's lines of history in the order in which they were created."""
         ...
 
     # Checkpoints

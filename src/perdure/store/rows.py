@@ -22,7 +22,6 @@ from perdure.journal.events import (
 )
 from perdure.journal.states import NodeState, NodeStatus, RunState, RunStatus, StreamState
 from perdure.store.base import (
-    BranchRow,
     Command,
     ItemRange,
     ItemRow,
@@ -201,11 +200,6 @@ def event_of(row: Row) -> Recorded:
         at=row[4],
         event=decode_event(row[5]),
     )
-
-
-def branch_row(branch: BranchRow) -> tuple[Any, ...]:
-    """branch_id, parent_id, cut_seq, dropped, created_seq"""
-    return (branch.branch_id, branch.parent, branch.cut, to_json(branch.dropped), branch.seq)
 
 
 def step_row(step: StepRow) -> tuple[Any, ...]:

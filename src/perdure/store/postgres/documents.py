@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.store import checkpoints, rows, waits
+from perdure.store import branches, checkpoints, rows, waits
 from perdure.store.base import Claim, Release, Transition
 from perdure.store.postgres.texts import needs_care, to_stored
 
@@ -61,7 +61,7 @@ def group_values(project_id: str, transitions: Sequence[Transition]) -> tuple[An
     commands: Rows = []
     drops: Rows = []
     items: Rows = []
-    branches: Rows = []
+    created: Rows = []
     awaited: Rows = []
     signals: Rows = []
     saved: Rows = []
@@ -80,11 +80,11 @@ def group_values(project_id: str, transitions: Sequence[Transition]) -> tuple[An
         if transition.drops:
             drops += rows.drop_rows(key, transition)
         items += rows.item_rows(key, transition.items)
-        branches += [(run_id, *rows.branch_row(branch)) for branch in transition.branches]
+        created += [(run_id, *branches.branch_row(branch)) for branch in transition.branches]
         awaited += [(run_id, *waits.wait_row(wait)) for wait in transition.waits]
         signals += [(run_id, *waits.signal_row(signal)) for signal in transition.signals]
         saved += [(run_id, *checkpoints.checkpoint_row(row)) for row in transition.checkpoints]
-    tables = (moves, births, events, nodes, steps, blobs, commands, drops, items, branches, awaited, signals, saved)
+    tables = (moves, births, events, nodes, steps, blobs, commands, drops, items, created, awaited, signals, saved)
     return (project_id, *map(encode_rows, tables))
 
 

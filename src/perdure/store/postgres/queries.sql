@@ -117,10 +117,12 @@ WITH moves AS (
 ), written AS (
     SELECT run_id FROM moved UNION ALL SELECT run_id FROM created
 ), branched AS (
-    INSERT INTO run_branches (project_id, run_id, branch_id, parent_id, cut_seq, dropped, created_seq)
-    SELECT $1, run_id, branch_id, NULL::bigint, NULL::bigint, '[]', 1 FROM created
+    INSERT INTO run_branches (project_id, run_id, branch_id, parent_id, cut_seq, dropped, retried, given, reason, asked_as,
+                              created_at, created_seq)
+    SELECT $1, run_id, branch_id, NULL::bigint, NULL::bigint, '[]', '[]', '{}', '', '', 0, 1 FROM created
      UNION ALL
-    SELECT $1, b->>0, (b->>1)::bigint, (b->>2)::bigint, (b->>3)::bigint, b->>4, (b->>5)::bigint
+    SELECT $1, b->>0, (b->>1)::bigint, (b->>2)::bigint, (b->>3)::bigint, b->>4, b->>5, b->>6, b->>7, b->>8,
+           (b->>9)::bigint, (b->>10)::bigint
       FROM jsonb_array_elements($11::jsonb) AS b
      WHERE (b->>0 IN (SELECT run_id FROM written)) IS TRUE
 ), appended AS (
@@ -273,7 +275,10 @@ UNION ALL
 UNION ALL
 (SELECT 'command', ROW(command_id, run_id, kind, payload, created_at)
    FROM run_commands WHERE project_id = $1 AND run_id = $2 AND taken_seq IS NULL AND kind NOT IN ('send', 'close')
-  ORDER BY created_at, command_id LIMIT $3);
+  ORDER BY created_at, command_id LIMIT $3)
+UNION ALL
+SELECT 'branch', ROW(branch_id, parent_id, cut_seq, dropped, retried, given, reason, asked_as, created_at, created_seq)
+  FROM run_branches WHERE project_id = $1 AND run_id = $2 AND branch_id = (SELECT branch_id FROM run);
 
 -- name: load_node
 -- A node of the run's branch.
@@ -322,7 +327,10 @@ SELECT 'item', ROW(branch_id, node_id, position, count, is_plain, seq, items)
   FROM run_inbox_messages WHERE project_id = $1 AND run_id = $2
 UNION ALL
 SELECT 'checkpoint', ROW(name, branch_id, seq, event_seq, periodic, asked_as, saved_at)
-  FROM run_checkpoints WHERE project_id = $1 AND run_id = $2;
+  FROM run_checkpoints WHERE project_id = $1 AND run_id = $2
+UNION ALL
+SELECT 'branch', ROW(branch_id, parent_id, cut_seq, dropped, retried, given, reason, asked_as, created_at, created_seq)
+  FROM run_branches WHERE project_id = $1 AND run_id = $2;
 
 -- name: load_events
 -- A page of the log.
@@ -487,10 +495,11 @@ WITH RECURSIVE addressed (run_id) AS (
                                 WHERE project_id = $1 AND run_id = addressed.run_id
                                OFFSET 0) AS r
      WHERE r.status IN ('suspended', 'awaiting_input')
-        OR r.status IN ('paused', 'quarantined')
-           AND (SELECT true FROM run_commands AS c
-                 WHERE c.project_id = $1 AND c.run_id = r.run_id AND c.taken_seq IS NULL AND c.kind NOT IN ('send', 'close')
-                 LIMIT 1)
+        OR (SELECT true FROM run_commands AS c
+             WHERE c.project_id = $1 AND c.run_id = r.run_id AND c.taken_seq IS NULL AND c.kind NOT IN ('send', 'close')
+               AND (r.status IN ('paused', 'quarantined')
+                    OR r.status IN ('completed', 'failed', 'cancelled') AND c.kind IN ('retry', 'jump'))
+             LIMIT 1)
 )
 SELECT run_id, owner, created_at
   FROM candidates
@@ -520,10 +529,11 @@ WITH RECURSIVE addressed (run_id) AS (
                                OFFSET 0) AS r
      WHERE r.owner IS NULL
        AND (r.status IN ('suspended', 'awaiting_input')
-            OR r.status IN ('paused', 'quarantined')
-               AND (SELECT true FROM run_commands AS c
-                     WHERE c.project_id = $1 AND c.run_id = r.run_id AND c.taken_seq IS NULL AND c.kind NOT IN ('send', 'close')
-                     LIMIT 1))
+            OR (SELECT true FROM run_commands AS c
+                 WHERE c.project_id = $1 AND c.run_id = r.run_id AND c.taken_seq IS NULL AND c.kind NOT IN ('send', 'close')
+                   AND (r.status IN ('paused', 'quarantined')
+                        OR r.status IN ('completed', 'failed', 'cancelled') AND c.kind IN ('retry', 'jump'))
+                 LIMIT 1))
      LIMIT $3
 ), due AS (
     SELECT run_id, wake_at FROM run_state
@@ -606,6 +616,11 @@ SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, 
                             WHERE r.project_id = $1 AND r.run_id = w.run_id AND r.branch_id = w.branch_id
                            OFFSET 0) AS r
  WHERE w.project_id = $1 AND w.wait_id = $2;
+
+-- name: list_branches
+-- The lines of history of a run.
+SELECT branch_id, parent_id, cut_seq, dropped, retried, given, reason, asked_as, created_at, created_seq
+  FROM run_branches WHERE project_id = $1 AND run_id = $2 ORDER BY branch_id;
 
 -- name: list_checkpoints
 -- A page of a run's checkpoints, in the order in which they were saved.

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from perdure.ids import EngineId
-from perdure.store import checkpoints, rows, waits
+from perdure.ids import BranchId, EngineId
+from perdure.journal.projection import Given
+from perdure.store import branches, checkpoints, rows, waits
 from perdure.store.base import BlobUse, RunDump, StoredRun
 from perdure.store.postgres.session import Rows
 
@@ -37,6 +38,7 @@ def dump_of(found: Rows) -> RunDump | None:
         checkpoints=tuple(
             checkpoints.checkpoint_of(row) for row in sorted(kinds["checkpoint"], key=_place_of_checkpoint)
         ),
+        branches=tuple(branches.branch_of(row) for row in sorted(kinds["branch"], key=_place_of_branch)),
     )
 
 
@@ -60,7 +62,15 @@ def _stored_run(kinds: Kinds) -> StoredRun:
         waits=tuple(waits.wait_of(wait) for wait in sorted(of_branch, key=_place_of_wait)),
         signals=tuple(waits.signal_of(signal) for signal in sorted(kinds["signal"], key=_place_of_signal)),
         commands=tuple(rows.command_of(command) for command in sorted(kinds["command"], key=_age_of_command)),
+        given=_given(kinds, run.branch_id),
     )
+
+
+def _given(kinds: Kinds, branch_id: BranchId) -> Given:
+    for row in kinds["branch"]:
+        if row[0] == branch_id:
+            return branches.branch_of(row).given
+    return {}
 
 
 def _place_of_node(row: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -81,6 +91,10 @@ def _place_of_wait(row: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _place_of_signal(row: tuple[Any, ...]) -> Any:
     return row[4]
+
+
+def _place_of_branch(row: tuple[Any, ...]) -> Any:
+    return row[0]
 
 
 def _place_of_checkpoint(row: tuple[Any, ...]) -> Any:

@@ -16,8 +16,8 @@ from perdure.clock import Clock, SystemClock
 from perdure.errors import RunNotFound, StoreError
 from perdure.ids import DEFAULT_PROJECT, BranchId, CommandId, EngineId, NodeId, RunId, Seq, is_text
 from perdure.journal.events import Recorded
-from perdure.journal.states import CheckpointState, NodeState, RunState, WaitStatus
-from perdure.store import checkpoints, rows, waits
+from perdure.journal.states import BranchState, CheckpointState, NodeState, RunState, WaitStatus
+from perdure.store import branches, checkpoints, rows, waits
 from perdure.store.base import (
     CLOSE,
     COMMANDS_PER_RUN,
@@ -310,6 +310,11 @@ class PostgresStore:
     async def load_wait(self, wait_id: str) -> OpenWait | None:
         found = await self._rows("load_wait", wait_id)
         return waits.open_wait_of(found[0]) if found else None
+
+    # History
+
+    async def list_branches(self, run_id: RunId) -> Sequence[BranchState]:
+        return list(map(branches.branch_of, await self._rows("list_branches", run_id)))
 
     # Checkpoints
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from perdure.store import checkpoints, rows, waits
+from perdure.store import branches, checkpoints, rows, waits
 from perdure.store.base import Claim, Release, Transition
 
 Binding = tuple[Any, ...]
@@ -30,7 +30,7 @@ def fencing(project: str, transition: Transition, *, boot_id: str, now: float) -
 
 def row_writes(project: str, transitions: Sequence[Transition]) -> Iterator[tuple[str, list[Binding]]]:
     """Yield the statements that write the rest of what has passed the fence, with their bindings, in order."""
-    branches: list[Binding] = []
+    births: list[Binding] = []
     events: list[Binding] = []
     nodes: list[Binding] = []
     drops: list[Binding] = []
@@ -39,12 +39,12 @@ def row_writes(project: str, transitions: Sequence[Transition]) -> Iterator[tupl
     for transition in transitions:
         key = (project, transition.run_id)
         if transition.base_seq == 0:
-            branches.append((*key, transition.run.branch_id))
+            births.append((*key, transition.run.branch_id))
         events += rows.event_rows(key, transition.events)
         nodes += rows.node_rows(key, transition.nodes)
         if transition.branches:
             others.setdefault("create_branches", []).extend(
-                (*key, *rows.branch_row(row)) for row in transition.branches
+                (*key, *branches.branch_row(row)) for row in transition.branches
             )
         if transition.steps:
             others.setdefault("put_steps", []).extend((*key, *rows.step_row(step)) for step in transition.steps)
@@ -67,8 +67,8 @@ def row_writes(project: str, transitions: Sequence[Transition]) -> Iterator[tupl
         if transition.commands:
             seq = transition.run.last_seq
             others.setdefault("take_commands", []).extend((seq, *key, command) for command in transition.commands)
-    if branches:
-        yield "create_root_branch", branches
+    if births:
+        yield "create_root_branch", births
     if events:
         yield "append_events", events
     if nodes:

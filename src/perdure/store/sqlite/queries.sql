@@ -14,7 +14,14 @@ VALUES (?, ?, ?, NULL, NULL, '[]', 1);
 
 -- name: create_branches
 -- Lines of history that a run goes on on.
-INSERT INTO run_branches (project_id, run_id, branch_id, parent_id, cut_seq, dropped, created_seq) VALUES (?, ?, ?, ?, ?, ?, ?);
+INSERT INTO run_branches (project_id, run_id, branch_id, parent_id, cut_seq, dropped, retried, given, reason, asked_as,
+                          created_at, created_seq)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: list_branches
+-- The lines of history of a run, or one of them.
+SELECT branch_id, parent_id, cut_seq, dropped, retried, given, reason, asked_as, created_at, created_seq
+  FROM run_branches WHERE project_id = ?1 AND run_id = ?2 AND (?3 IS NULL OR branch_id = ?3) ORDER BY branch_id;
 
 -- name: advance_run
 -- Fence, lock and number at once: only where epoch and last_seq are still what the engine saw.
@@ -306,10 +313,10 @@ WITH RECURSIVE addressed (run_id) AS (
     SELECT r.run_id, r.owner, r.created_at
       FROM addressed CROSS JOIN run_state AS r ON r.project_id = ?1 AND r.run_id = addressed.run_id
      WHERE r.status IN ('suspended', 'awaiting_input')
-        OR r.status IN ('paused', 'quarantined')
-           AND EXISTS (SELECT 1 FROM run_commands AS c
-                        WHERE c.project_id = ?1 AND c.run_id = r.run_id AND c.taken_seq IS NULL
-                          AND c.kind NOT IN ('send', 'close'))
+        OR EXISTS (SELECT 1 FROM run_commands AS c
+                    WHERE c.project_id = ?1 AND c.run_id = r.run_id AND c.taken_seq IS NULL AND c.kind NOT IN ('send', 'close')
+                      AND (r.status IN ('paused', 'quarantined')
+                           OR r.status IN ('completed', 'failed', 'cancelled') AND c.kind IN ('retry', 'jump')))
 )
 SELECT run_id, owner, created_at
   FROM candidates
@@ -334,10 +341,11 @@ WITH RECURSIVE addressed (run_id) AS (
       FROM addressed CROSS JOIN run_state AS r ON r.project_id = ?1 AND r.run_id = addressed.run_id
      WHERE r.owner IS NULL
        AND (r.status IN ('suspended', 'awaiting_input')
-            OR r.status IN ('paused', 'quarantined')
-               AND EXISTS (SELECT 1 FROM run_commands AS c
-                            WHERE c.project_id = ?1 AND c.run_id = r.run_id AND c.taken_seq IS NULL
-                              AND c.kind NOT IN ('send', 'close')))
+            OR EXISTS (SELECT 1 FROM run_commands AS c
+                        WHERE c.project_id = ?1 AND c.run_id = r.run_id AND c.taken_seq IS NULL
+                          AND c.kind NOT IN ('send', 'close')
+                          AND (r.status IN ('paused', 'quarantined')
+                               OR r.status IN ('completed', 'failed', 'cancelled') AND c.kind IN ('retry', 'jump'))))
      LIMIT ?3
 ), due AS (
     SELECT run_id, wake_at FROM run_state

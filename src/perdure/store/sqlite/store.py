@@ -22,10 +22,11 @@ import apsw
 
 from perdure.clock import Clock, SystemClock
 from perdure.errors import RunNotFound, StoreDamaged, StoreError, StoreLocked, StoreReadOnly, StoreUnavailable
-from perdure.ids import DEFAULT_PROJECT, BranchId, CommandId, EngineId, NodeId, RunId, Seq, is_text
+from perdure.ids import DEFAULT_PROJECT, ROOT_BRANCH, BranchId, CommandId, EngineId, NodeId, RunId, Seq, is_text
 from perdure.journal.events import Recorded
-from perdure.journal.states import CheckpointState, NodeState, RunState, WaitStatus
-from perdure.store import checkpoints, rows, waits
+from perdure.journal.projection import Given
+from perdure.journal.states import BranchState, CheckpointState, NodeState, RunState, WaitStatus
+from perdure.store import branches, checkpoints, rows, waits
 from perdure.store.base import (
     COMMANDS_PER_RUN,
     NEWEST,
@@ -292,7 +293,12 @@ class SqliteStore:
             waits=tuple(waits.wait_of(wait) for wait in self._select("load_waits", (*key, run.branch_id))),
             signals=tuple(waits.signal_of(signal) for signal in self._select("load_signals", key)),
             commands=tuple(map(rows.command_of, self._select("load_commands", (*key, most_commands)))),
+            given={} if run.branch_id == ROOT_BRANCH else self._given(run),
         )
+
+    def _given(self, run: RunState) -> Given:
+        found = self._select("list_branches", (self._project, run.run_id, run.branch_id))
+        return branches.branch_of(found[0]).given if found else {}
 
     def _dump_run(self, run_id: RunId) -> RunDump | None:
         stored = self._load_run(run_id, most_commands=-1)
@@ -309,6 +315,7 @@ class SqliteStore:
             items=tuple(rows.item_of(row) for row in self._select("dump_items", key)),
             all_waits=tuple(waits.wait_of(row) for row in self._select("load_waits", (*key, None))),
             checkpoints=tuple(map(checkpoints.checkpoint_of, self._select("list_checkpoints", (*key, 0, -1)))),
+            branches=tuple(map(branches.branch_of, self._select("list_branches", (*key, None)))),
         )
 
     async def used_blobs(self, digests: Sequence[str]) -> set[str]:
@@ -420,6 +427,11 @@ class SqliteStore:
     async def load_wait(self, wait_id: str) -> OpenWait | None:
         found = await self._rows("load_wait", (self._project, wait_id))
         return waits.open_wait_of(found[0]) if found else None
+
+    # History
+
+    async def list_branches(self, run_id: RunId) -> Sequence[BranchState]:
+        return list(map(branches.branch_of, await self._rows("list_branches", (self._project, run_id, None))))
 
     # Checkpoints
 

@@ -1,0 +1,220 @@
+"""Commands with which a run goes back: `retry`, `jump`; and what comes of it: `branches`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+import msgspec
+
+from perdure.cli.exits import Exit
+from perdure.cli.options import (
+    COMMAND_LINE,
+    Place,
+    imports_option,
+    json_option,
+    print_json,
+    store_option,
+    users_output,
+)
+from perdure.cli.output import read_output
+from perdure.cli.run import Ended, attend, conclude, prepare
+from perdure.cli.stores import opened, require
+from perdure.cli.terminal import Paper, paper
+from perdure.cli.words import cells, counted, padded, plain
+from perdure.engine.engine import Engine
+from perdure.engine.inspect import find_run, load_run
+from perdure.engine.repairs import Branch, Preview, branch_of
+from perdure.errors import CannotGoBack
+from perdure.ids import RunId
+
+MOST_NAMES = 8
+
+reason_option = click.option("--reason", default="", metavar="TEXT", help="Why, for whoever looks at the run later.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would run again, and do nothing.")
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be otherwise when a run goes back; without a node, what has failed is tried again."""
+
+    node: str | None = None
+    inputs: Mapping[str, Any] = {}
+    outputs: Any = msgspec.UNSET
+    reason: str = ""
+
+
+@click.command("retry")
+@click.argument("run", metavar="RUN")
+@reason_option
+@dry_run_option
+@imports_option
+@store_option
+@json_option
+def retry_command(run: str, reason: str, dry_run: bool, imports: Sequence[str], store: Place, as_json: bool) -> int:
+    """Go on with a run that has failed or was cancelled: what has failed or was stopped is tried again, and print its result.
+
+    RUN is a run's id, or as much of its beginning as no other run has. What was completed stays and does not run again; of a
+    map, only items that are not done. The code is taken from where `perdure resume` takes it, as it is by now.
+
+    \b
+      perdure retry 0198f2 --dry-run
+      perdure retry 0198f2 --reason "the bucket is there by now"
+    """
+    return _go_back(run, Change(reason=reason), imports, store, is_dry=dry_run, as_json=as_json)
+
+
+@click.command("jump")
+@click.argument("run", metavar="RUN")
+@click.argument("node", metavar="NODE")
+@click.option(
+    "--input", "-i", "pairs", multiple=True, metavar="NAME=VALUE",
+    help="What the node is given instead: JSON, or a text. May be given several times.")  # fmt: skip
+@click.option("--output", metavar="JSON", help="What the node is to have returned: it does not run then.")
+@reason_option
+@dry_run_option
+@imports_option
+@store_option
+@json_option
+def jump_command(
+    run: str,
+    node: str,
+    pairs: Sequence[str],
+    output: str | None,
+    reason: str,
+    dry_run: bool,
+    imports: Sequence[str],
+    store: Place,
+    as_json: bool,
+) -> int:
+    """Go back to just before a NODE of a run and go on from there, and print the result.
+
+    The node and whatever depends on it run again, on a branch; all else stays as it is, and nothing is removed. A run that has
+    ended moves again; what had failed or was stopped elsewhere in it is tried again.
+
+    \b
+      perdure jump 0198f2 summarize --dry-run
+      perdure jump 0198f2 summarize -i temperature=0.2
+      perdure jump 0198f2 approve --output true
+    """
+    if pairs and output is not None:
+        raise click.UsageError("--input and --output do not go together: a node whose output is given does not run.")
+    require(store)
+    with users_output(as_json=as_json):
+        value = msgspec.UNSET if output is None else asyncio.run(read_output(run, node, output, imports, store))
+    change = Change(node=node, inputs=dict(map(_pair, pairs)), outputs=value, reason=reason)
+    return _go_back(run, change, imports, store, is_dry=dry_run, as_json=as_json)
+
+
+@click.command("branches")
+@click.argument("run", metavar="RUN")
+@store_option
+@json_option
+def branches_command(run: str, store: Place, as_json: bool) -> int:
+    """List the lines of history of a run, oldest first. The run goes on on the last one.
+
+    RUN is a run's id, or as much of its beginning as no other run has.
+
+    \b
+      perdure branches 0198f2
+    """
+    found = asyncio.run(_branches(run, store))
+    if as_json:
+        print_json(found)
+    else:
+        _print(found, paper())
+    return Exit.DONE
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    name, is_given, value = text.partition("=")
+    if not is_given or not name:
+        raise click.UsageError(f"--input {text!r} is not NAME=VALUE.")
+    try:
+        return name, msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return name, value
+
+
+def _go_back(run: str, change: Change, imports: Sequence[str], place: Place, *, is_dry: bool, as_json: bool) -> int:
+    require(place)
+    with users_output(as_json=as_json):
+        run_id = asyncio.run(prepare(run, imports, place, reopens=True))
+        found = asyncio.run(_found(run_id, change, place, is_dry=is_dry, as_json=as_json))
+    if isinstance(found, Preview):
+        return _foretell(found, run_id, paper(), as_json=as_json)
+    return conclude(found, place, as_json=as_json)
+
+
+async def _found(run_id: RunId, change: Change, place: Place, *, is_dry: bool, as_json: bool) -> Preview | Ended:
+    return await _preview(run_id, change, place) if is_dry else await _went_back(run_id, change, place, as_json=as_json)
+
+
+async def _went_back(run_id: RunId, change: Change, place: Place, *, as_json: bool) -> Ended:
+    async with Engine(place.url, recover=False) as engine:
+        handle = await engine.get(run_id)
+        known = (await handle.state()).last_seq
+        if change.node is None:
+            await handle.retry(reason=change.reason)
+        else:
+            await handle.jump(
+                change.node, inputs=change.inputs, outputs=change.outputs, reason=change.reason, by=COMMAND_LINE
+            )
+        return await attend(engine, run_id, place, None, as_json=as_json, known=known, stay=False)
+
+
+async def _preview(run_id: RunId, change: Change, place: Place) -> Preview:
+    async with Engine(place.url, recover=False) as engine:
+        handle = await engine.get(run_id)
+        return await handle.preview(change.node, inputs=change.inputs, outputs=change.outputs)
+
+
+async def _branches(text: str, place: Place) -> list[Branch]:
+    async with opened(place) as store:
+        run_id = await find_run(store, text)
+        await load_run(store, run_id)
+        return [branch_of(found) for found in await store.list_branches(run_id)]
+
+
+def _foretell(preview: Preview, run_id: RunId, sheet: Paper, *, as_json: bool) -> int:
+    if as_json:
+        print_json(preview)
+        return Exit.DONE
+    if preview.given_up is not None:
+        raise CannotGoBack(run_id, preview.given_up)
+    click.echo(f"{counted(len(preview.runs), 'node')} would run: {_names(preview.runs)}")
+    if preview.asks:
+        click.echo(f"{_names(preview.asks)} would ask again")
+    if preview.kept:
+        click.echo(sheet.pen.faint(f"{counted(len(preview.kept), 'node')} would be kept: {_names(preview.kept)}"))
+    return Exit.DONE
+
+
+def _names(names: Sequence[str]) -> str:
+    shown = ", ".join(map(plain, names[:MOST_NAMES]))
+    return f"{shown} and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else shown
+
+
+def _print(found: Sequence[Branch], sheet: Paper) -> None:
+    rows = [(str(branch.branch), _origin(branch), _when(branch), _what(branch)) for branch in found]
+    heads = ("BRANCH", "FROM", "CREATED", "WHAT")
+    widths = [max(cells(row[column]) for row in (heads, *rows)) for column in range(3)]
+    for row in (heads, *rows):
+        line = "  ".join([*(padded(row[column], widths[column]) for column in range(3)), row[3]]).rstrip()
+        click.echo(sheet.pen.faint(line) if row is heads else line)
+
+
+def _origin(branch: Branch) -> str:
+    return "" if branch.parent is None else f"{branch.parent} at {branch.cut}"
+
+
+def _when(branch: Branch) -> str:
+    return "" if branch.at is None else f"{branch.at.astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def _what(branch: Branch) -> str:
+    parts = [f"{_names(branch.dropped)} again"] if branch.dropped else []
+    parts += [f"{_names(branch.retried)} retried"] if branch.retried else []
+    parts += [plain(branch.reason)] if branch.reason else []
+    return "; ".join(parts)

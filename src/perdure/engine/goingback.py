@@ -1,0 +1,64 @@
+"""How whoever drives a run has it go back: to what has failed, or to a node that somebody has chosen.
+
+The wish is a command, so that it is durable before anything follows from it, and whoever takes the run up does it once. Creating
+the branch and going on on it are one transition with taking the command.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from perdure.ids import NodeId
+from perdure.journal.repairing import Change
+from perdure.journal.states import TERMINAL
+from perdure.store.base import BlobUse, Command
+
+if TYPE_CHECKING:
+    from perdure.engine.driver import Driver
+
+RETRY, JUMP = "retry", "jump"
+GOING_BACK = frozenset((RETRY, JUMP))
+"""The commands that also a run hears that has ended."""
+
+
+class Back(msgspec.Struct, frozen=True, kw_only=True):
+    """The payload of the commands. Values are encoded, as text."""
+
+    node_id: str = ""
+    """The node to go back to; of a retry there is none."""
+    given: dict[str, str] = {}
+    outputs: dict[str, str] | None = None
+    blobs: tuple[BlobUse, ...] = ()
+    reason: str = ""
+    by: str = ""
+
+    @property
+    def change(self) -> Change:
+        """What is to be otherwise at the node."""
+        return Change(
+            node_id=NodeId(self.node_id),
+            given={handle: msgspec.Raw(value.encode()) for handle, value in self.given.items()},
+            outputs=None
+            if self.outputs is None
+            else {handle: msgspec.Raw(value.encode()) for handle, value in self.outputs.items()},
+        )
+
+
+def obey_going_back(command: Command, driver: Driver, *, at: int) -> bool:
+    """Have the run go on on a branch. False if it cannot by now."""
+    back = msgspec.convert(command.payload, Back)
+    decider = driver.decider
+    if command.kind == RETRY:
+        if driver.projection.run.status not in TERMINAL or not decider.cone_of_retry().retried:
+            return False
+        decider.retry(reason=back.reason, asked_as=command.command_id, at=at)
+        return True
+    if decider.why_not(back.change) is not None:
+        return False
+    driver.streams.record_all(decider, at=at)
+    driver.use_blobs(back.blobs)
+    cone = decider.jump(back.change, reason=back.reason, by=back.by, asked_as=command.command_id, at=at)
+    driver.flow.begin_again(cone.dropped)
+    return True

@@ -1,0 +1,267 @@
+"""Going back with a run, as its user asks for it: try again what has failed, or go back to a node and go on otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from perdure.clock import from_micros
+from perdure.dispatch.failure import storable
+from perdure.engine.catalogue import Prepared
+from perdure.engine.checkpoints import Checkpoints
+from perdure.engine.concluding import conclude_for
+from perdure.engine.goingback import JUMP, RETRY, Back
+from perdure.engine.inputs import fitted
+from perdure.errors import CannotGoBack, GoingBackPending, WrongInputs
+from perdure.graph.handles import Handle
+from perdure.ids import BranchId, CommandId, NodeId, Seq
+from perdure.journal.decide import Decider
+from perdure.journal.projection import Projection
+from perdure.journal.states import TERMINAL, BranchState, WaitKind
+from perdure.journal.waiting import Waits
+from perdure.store.base import BlobUse, Command, StoredRun
+
+PATIENCE = timedelta(seconds=60)
+"""How long a branch is waited for: longer than it takes others to notice that an engine is dead."""
+
+
+class Branch(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of history of a run."""
+
+    branch: BranchId
+    parent: BranchId | None
+    """None of the first one."""
+    cut: Seq | None
+    """The last event of its parent that belongs to it, but for the nodes that it drops."""
+    dropped: tuple[NodeId, ...]
+    """Nodes that have begun again on it."""
+    retried: tuple[NodeId, ...]
+    """Nodes that were tried again on it."""
+    reason: str
+    at: datetime | None
+    """When it was created; None of the first one, which is as old as the run."""
+
+
+class Preview(msgspec.Struct, frozen=True, kw_only=True):
+    """What would happen if a run went back."""
+
+    runs: tuple[NodeId, ...]
+    """Nodes that would run, again or for the first time."""
+    kept: tuple[NodeId, ...]
+    """Nodes that have ended, and whose results would stay."""
+    asks: tuple[NodeId, ...]
+    """Of those that would run: nodes that have asked people something, and would ask again."""
+    given_up: str | None
+    """Why the run cannot go back so, if it cannot."""
+
+
+class Repairs(Checkpoints):
+    """The side of a run that can go back."""
+
+    async def retry(
+        self, *, reason: str = "", timeout: float | timedelta = PATIENCE, command_id: str | None = None
+    ) -> BranchId:
+        """Go on with a run that has failed or was cancelled: what has failed or was stopped is tried again, with all that it had
+        recorded and under the same keys; what was completed stays. Return the branch on which it goes on.
+
+        Raises CannotGoBack if there is nothing to try again. If nobody has taken the wish up in time, raises GoingBackPending:
+        it is kept, and will be.
+        """
+        stored = await self.load()
+        if stored.run.status not in TERMINAL or not (await self._decider(stored)).cone_of_retry().retried:
+            raise CannotGoBack(
+                self.run_id, f"it is {stored.run.status.value}, and nothing of it has failed or was stopped"
+            )
+        return await self._go_back(RETRY, Back(reason=storable(reason)), timeout, command_id)
+
+    async def jump(
+        self,
+        node: str,
+        *,
+        inputs: Mapping[str, Any] | None = None,
+        data: Mapping[str, Any] | None = None,
+        outputs: Any = msgspec.UNSET,
+        reason: str = "",
+        by: str = "",
+        timeout: float | timedelta = PATIENCE,
+        command_id: str | None = None,
+    ) -> BranchId:
+        """Go back to just before a node, and go on from there: that node and whatever depends on it run again, all else stays as
+        it is. Return the branch on which the run goes on.
+
+        `inputs` and `data` are what the node is given in the place of what its edges bring and its properties say, by handle.
+        With `outputs` it does not run at all, and counts as having given that: what its body would return, with `Outputs` for
+        several handles. Questions that were asked behind the node are asked again.
+
+        Raises CannotGoBack if there is no such node or it must not be repeated, WrongInputs if it does not take what it is to
+        be given, and GoingBackPending as `retry` does.
+        """
+        stored, back = await self._back_to(node, inputs, data, outputs, reason=reason, by=by)
+        if (problem := (await self._decider(stored)).why_not(back.change)) is not None:
+            raise CannotGoBack(self.run_id, problem)
+        return await self._go_back(JUMP, back, timeout, command_id)
+
+    async def preview(
+        self,
+        node: str | None = None,
+        *,
+        inputs: Mapping[str, Any] | None = None,
+        data: Mapping[str, Any] | None = None,
+        outputs: Any = msgspec.UNSET,
+    ) -> Preview:
+        """Return what `jump` would do, or without a node what `retry` would do, and do nothing."""
+        if node is None:
+            stored = await self.load()
+            decider = await self._decider(stored)
+            cone, problem = decider.cone_of_retry(), None
+            if stored.run.status not in TERMINAL or not cone.retried:
+                problem = "nothing has failed or was stopped"
+        else:
+            stored, back = await self._back_to(node, inputs, data, outputs)
+            decider = await self._decider(stored)
+            problem = decider.why_not(back.change)
+            cone = decider.cone_of_jump(back.change)
+        replaced = node if outputs is not msgspec.UNSET else None
+        again = frozenset((*cone.dropped, *cone.retried)) - {replaced}
+        stays = frozenset(found.node_id for found in stored.nodes if found.ended_at is not None) - again
+        asked = {wait.node_id for wait in stored.waits if wait.kind is WaitKind.ASK and wait.node_id in cone.dropped}
+        order = list(decider.plan.nodes)
+        return Preview(
+            runs=tuple(name for name in order if name not in stays and name != replaced),
+            kept=tuple(name for name in order if name in stays and name != replaced),
+            asks=tuple(name for name in order if name in asked and name != replaced),
+            given_up=problem,
+        )
+
+    async def branches(self) -> Sequence[Branch]:
+        """Return the run's lines of history in the order in which they were created."""
+        await self.state()
+        return [branch_of(found) for found in await self._engine.store.list_branches(self.run_id)]
+
+    async def _decider(self, stored: StoredRun) -> Decider:
+        prepared = await self._engine.prepared(stored.run)
+        waits = Waits(stored.waits, stored.signals)
+        return Decider(Projection(stored.run, stored.nodes, {}, waits, stored.given), prepared.plan)
+
+    async def _back_to(
+        self,
+        node: str,
+        inputs: Mapping[str, Any] | None,
+        data: Mapping[str, Any] | None,
+        outputs: Any,
+        *,
+        reason: str = "",
+        by: str = "",
+    ) -> tuple[StoredRun, Back]:
+        stored = await self.load()
+        prepared = await self._engine.prepared(stored.run)
+        if node not in prepared.plan.nodes:
+            raise CannotGoBack(self.run_id, f"there is no node {node!r} in its graph: {_some(prepared)}")
+        wished = {**(data or {}), **(inputs or {})}
+        if wished and outputs is not msgspec.UNSET:
+            raise CannotGoBack(self.run_id, f"{node!r} is not run if its outputs are given, so that it takes no inputs")
+        chosen = NodeId(node)
+        given, blobs = await self._packed(stored, prepared, chosen, wished)
+        concluded: dict[str, str] | None = None
+        if outputs is not msgspec.UNSET:
+            values, more = await conclude_for(outputs, chosen, prepared.plan, self._engine.values)
+            concluded = {name: bytes(value).decode() for name, value in values.items()}
+            blobs += more
+        return stored, Back(
+            node_id=node, given=given, outputs=concluded, blobs=blobs, reason=storable(reason), by=storable(by)
+        )
+
+    async def _packed(
+        self, stored: StoredRun, prepared: Prepared, node: NodeId, wished: Mapping[str, Any]
+    ) -> tuple[dict[str, str], tuple[BlobUse, ...]]:
+        """Return what a node is to be given as it is stored. Raises WrongInputs with all that is wrong."""
+        given: dict[str, str] = {}
+        blobs: tuple[BlobUse, ...] = ()
+        problems = list(_unknown(prepared, node, wished))
+        annotations = {handle.name: handle.annotation for handle in _handles(prepared, node)}
+        for handle, value in wished.items():
+            try:
+                value = fitted(value, annotations.get(handle, Any))
+            except ValueError as error:
+                problems.append(f"{handle!r}: {error}")
+                continue
+            encoded, more = await self._engine.values.pack(value, where=f"node {node!r}, handle {handle!r}")
+            given[handle] = bytes(encoded).decode()
+            blobs += more
+        if problems:
+            raise WrongInputs(stored.run.workflow, [f"node {node!r}: {problem}" for problem in problems])
+        return given, blobs
+
+    async def _go_back(self, kind: str, back: Back, timeout: float | timedelta, command_id: str | None) -> BranchId:
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        if not seconds >= 0:
+            raise ValueError(f"timeout={timeout!r} is no time to wait for")
+        command = Command(
+            command_id=CommandId(storable(command_id or self._engine.chance.new_id())),
+            run_id=self.run_id,
+            kind=kind,
+            payload=msgspec.to_builtins(back),
+            created_at=self._engine.clock.now_micros(),
+        )
+        await self._engine.store.add_command(command)
+        await self._engine.commanded(self.run_id)
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._gone_back(command.command_id)
+        except TimeoutError:
+            raise GoingBackPending(self.run_id) from None
+
+    async def _gone_back(self, command_id: CommandId) -> BranchId:
+        with self._engine.hub.watching(self.run_id) as changed:
+            while True:
+                changed.clear()
+                is_pending = any(command.command_id == command_id for command in (await self.load()).commands)
+                for found in await self._engine.store.list_branches(self.run_id):
+                    if found.asked_as == command_id:
+                        return found.branch_id
+                if not is_pending:
+                    problem = "it has gone on meanwhile, and what was asked for is no longer possible"
+                    raise CannotGoBack(self.run_id, problem)
+                await self._engine.news(changed)
+
+
+def branch_of(found: BranchState) -> Branch:
+    """Return a line of history as users see it."""
+    return Branch(
+        branch=found.branch_id,
+        parent=found.parent,
+        cut=found.cut,
+        dropped=found.dropped,
+        retried=found.retried,
+        reason=found.reason,
+        at=from_micros(found.created_at) if found.created_at else None,
+    )
+
+
+def _handles(prepared: Prepared, node: NodeId) -> tuple[Handle, ...]:
+    """Return what a node can be given, as far as its type is here."""
+    node_type = prepared.types.get(prepared.plan.nodes[node].node.type)
+    return () if node_type is None else (*node_type.inputs, *node_type.properties)
+
+
+def _unknown(prepared: Prepared, node: NodeId, wished: Mapping[str, Any]) -> Iterator[str]:
+    plan = prepared.plan.nodes[node]
+    fed = {binding.handle for binding in plan.bindings} | plan.node.data.keys()
+    known = dict.fromkeys([*(handle.name for handle in _handles(prepared, node)), *sorted(fed)])
+    flow = plan.flow
+    streams = () if flow is None else {*flow.mapped, *(edge.target_handle for edge in flow.live)}
+    for handle in wished:
+        if handle in streams:
+            yield f"{handle!r} takes a stream, which cannot be replaced here: go back to where it comes from"
+        elif handle not in known:
+            yield f"it has no input {handle!r} (it has {', '.join(map(repr, known)) or 'none'})"
+
+
+def _some(prepared: Prepared) -> str:
+    names = list(prepared.plan.nodes)
+    more = f" and {len(names) - 10} more" if len(names) > 10 else ""
+    return f"it has {', '.join(map(repr, names[:10]))}{more}"

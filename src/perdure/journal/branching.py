@@ -1,0 +1,89 @@
+"""What a branch makes of the nodes of a run: which are kept, which begin again, and which are tried again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from perdure.ids import NodeId, Seq
+from perdure.journal import events as e
+from perdure.journal.flow import opened_stream
+from perdure.journal.states import BranchState, NodeState, NodeStatus
+
+
+def branched(
+    nodes: Mapping[NodeId, NodeState], event: e.BranchCreated, *, seq: Seq, at: int
+) -> dict[NodeId, NodeState]:
+    """Return the nodes as they stand on a branch that was created."""
+    dropped, retried = frozenset(event.dropped), frozenset(event.retried)
+    after: dict[NodeId, NodeState] = {}
+    for node_id, node in nodes.items():
+        if node_id in dropped:
+            after[node_id] = _begun_again(node, event, seq, at)
+        elif node_id in retried:
+            after[node_id] = _tried_again(node, event, seq)
+        elif node_id == event.replayed:
+            stream = opened_stream(event.branch_id)
+            after[node_id] = replace(node, branch_id=event.branch_id, stream=stream, checkpoint=None, last_seq=seq)
+        else:
+            after[node_id] = replace(node, branch_id=event.branch_id)
+    for node_id in event.dropped:
+        if node_id not in nodes:
+            untouched = NodeState(node_id=node_id, branch_id=event.branch_id, generation=0)
+            after[node_id] = _begun_again(untouched, event, seq, at)
+    return after
+
+
+def branch_state(created: e.BranchCreated, *, seq: Seq, at: int) -> BranchState:
+    """Return the line of history that an event has created."""
+    return BranchState(
+        branch_id=created.branch_id,
+        parent=created.parent,
+        cut=created.cut,
+        dropped=created.dropped,
+        retried=created.retried,
+        given=created.given,
+        reason=created.reason,
+        asked_as=created.asked_as,
+        created_at=at,
+        seq=seq,
+    )
+
+
+def _begun_again(node: NodeState, event: e.BranchCreated, seq: Seq, at: int) -> NodeState:
+    """Return a node of which nothing is kept but how often it has begun, which makes its keys other ones."""
+    begun = NodeState(node_id=node.node_id, branch_id=event.branch_id, generation=node.generation + 1, last_seq=seq)
+    outputs = event.outputs.get(node.node_id)
+    if outputs is None:
+        return begun
+    return replace(begun, status=NodeStatus.COMPLETED, outputs=outputs, ended_at=at)
+
+
+def _tried_again(node: NodeState, event: e.BranchCreated, seq: Seq) -> NodeState:
+    """Return a node that goes on with what it has recorded, and with its budgets whole. One whose stream is whole has nothing
+    left to do but to be completed."""
+    stream = node.stream
+    if stream is not None and stream.is_closed:
+        return replace(
+            node, branch_id=event.branch_id, status=NodeStatus.RUNNING, reason="", ended_at=None, last_seq=seq
+        )
+    if stream is not None:
+        stream = replace(stream, attempts={}, wants_items=False)
+    return replace(
+        node,
+        branch_id=event.branch_id,
+        status=NodeStatus.IDLE,
+        attempt_ended=False,
+        failures=0,
+        lost=0,
+        error=None,
+        reason="",
+        due=None,
+        scheduled_at=None,
+        started_at=None,
+        ended_at=None,
+        duration_ms=None,
+        stream=stream,
+        last_seq=seq,
+    )

@@ -1,0 +1,155 @@
+"""What follows when somebody has a run go back: to what has failed, or to a node from which it is to go on otherwise.
+
+Nothing is taken from the log. The run goes on on a branch that keeps what is not to be done again: whatever does not depend on
+the node that was chosen, with attempts that run and questions that are open.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+import msgspec
+
+from perdure.graph.model import FED
+from perdure.ids import BranchId, NodeId
+from perdure.journal import events as e
+from perdure.journal.resting import Resting
+from perdure.journal.states import TERMINAL, NodeStatus, RunStatus
+
+_STOPPED = frozenset((NodeStatus.FAILED, NodeStatus.CANCELLED))
+_REST = frozenset((RunStatus.SUSPENDED, RunStatus.AWAITING_INPUT, RunStatus.QUARANTINED))
+
+
+class Cone(msgspec.Struct, frozen=True, kw_only=True):
+    """What a step back means, node by node. All other nodes stay as they are."""
+
+    dropped: tuple[NodeId, ...] = ()
+    """Nodes that begin again."""
+    retried: tuple[NodeId, ...] = ()
+    """Nodes that had failed or were stopped, and are tried again."""
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be otherwise at a node to which a run goes back."""
+
+    node_id: NodeId
+    given: Mapping[str, e.Encoded] = {}
+    outputs: Mapping[str, e.Encoded] | None = None
+
+    @property
+    def is_none(self) -> bool:
+        return not self.given and self.outputs is None
+
+
+class Repairing(Resting):
+    """The decisions that have to do with going back."""
+
+    def cone_of_retry(self) -> Cone:
+        """Return what is tried again: whatever has failed, or was stopped because of it."""
+        return Cone(retried=self._stopped())
+
+    def cone_of_jump(self, change: Change) -> Cone:
+        """Return what begins again if a run goes back to a node: that one, unless somebody says what it has given, and whatever
+        depends on it. Of a run that has ended, all else that was stopped is tried again."""
+        chosen = change.node_id
+        after = self._again.begin_with(chosen)
+        is_retried = change.is_none and self.projection.status(chosen) in _STOPPED
+        has_row = self.projection.nodes.keys()
+        dropped = tuple(node_id for node_id in after if node_id in has_row)
+        if not is_retried:
+            dropped = (chosen, *dropped)
+        cone = frozenset((chosen, *after))
+        retried: tuple[NodeId, ...] = (chosen,) if is_retried else ()
+        if self.projection.run.status in TERMINAL:
+            retried += tuple(node_id for node_id in self._stopped() if node_id not in cone)
+        return Cone(dropped=dropped, retried=retried)
+
+    def retry(self, *, reason: str, asked_as: str, at: int) -> Cone:
+        """Go on with a run that has ended, and try again what has failed."""
+        cone = self.cone_of_retry()
+        self._reopen(reason, at)
+        self._branch(cone, reason=reason, asked_as=asked_as, given=self.projection.given, at=at)
+        return cone
+
+    def jump(self, change: Change, *, reason: str, by: str, asked_as: str, at: int) -> Cone:
+        """Go back to just before a node, and go on from there, perhaps with something else."""
+        cone = self.cone_of_jump(change)
+        self._reopen(reason, at)
+        self._record(e.JumpRequested(node_id=change.node_id, reason=reason, by=by), at)
+        dropped = frozenset(cone.dropped)
+        given = {node_id: values for node_id, values in self.projection.given.items() if node_id not in dropped}
+        if change.given:
+            given[change.node_id] = change.given
+        outputs = {} if change.outputs is None else {change.node_id: dict(change.outputs)}
+        self._branch(cone, reason=reason, asked_as=asked_as, given=given, outputs=outputs, at=at)
+        return cone
+
+    def _stopped(self) -> tuple[NodeId, ...]:
+        return tuple(node_id for node_id, node in self.projection.nodes.items() if node.status in _STOPPED)
+
+    def _reopen(self, reason: str, at: int) -> None:
+        """Have the run move again, unless it was paused: then it goes on where it is told to when it is resumed."""
+        status = self.projection.run.status
+        if status in TERMINAL:
+            self._record(e.RunReopened(reason=reason), at)
+        elif status in _REST:
+            self._record(e.RunResumed(reason=reason), at)
+        self.falls_asleep = False
+
+    def _branch(
+        self,
+        cone: Cone,
+        *,
+        reason: str,
+        asked_as: str,
+        given: Mapping[NodeId, Mapping[str, e.Encoded]],
+        outputs: Mapping[NodeId, dict[str, e.Encoded]] | None = None,
+        at: int,
+    ) -> None:
+        run = self.projection.run
+        branch_id = BranchId(run.branch_id + 1)
+        created = e.BranchCreated(
+            branch_id=branch_id,
+            parent=run.branch_id,
+            cut=run.last_seq,
+            dropped=cone.dropped,
+            retried=cone.retried,
+            given={node_id: dict(values) for node_id, values in given.items()},
+            outputs=dict(outputs or {}),
+            reason=reason,
+            asked_as=asked_as,
+        )
+        self._record(created, at)
+        self._record(e.BranchActivated(branch_id=branch_id), at)
+        self._dropped.difference_update(cone.dropped)
+        gone = frozenset(cone.dropped)
+        self.ready = deque(node_id for node_id in self.ready if node_id not in gone)
+        self._survey_again()
+
+    def why_not(self, change: Change) -> str | None:
+        """Return why a run cannot go back to a node; None if it can."""
+        chosen = change.node_id
+        if chosen not in self.plan.nodes:
+            return f"there is no node {chosen!r} in its graph"
+        cone = self.cone_of_jump(change)
+        replaced = () if change.outputs is None else (chosen,)
+        for node_id in cone.dropped:
+            plan, node = self.plan.nodes[node_id], self.projection.node(node_id)
+            if node_id in replaced:
+                continue
+            if plan.policy.once and node.started_at is not None:
+                return f"{node_id!r} must run at most once, and has begun: say what it has given instead"
+            if plan.node.type in FED and node.started_at is not None:
+                return f"{node_id!r} is fed from outside, and what has come for it cannot be had again"
+            if (source := self._read_out_for(node_id, cone)) is not None:
+                return f"{node_id!r} reads {source!r} item by item, and its items are not kept: go back to {source!r}"
+        return None
+
+    def _read_out_for(self, node_id: NodeId, cone: Cone) -> NodeId | None:
+        """Return a source whose stream a node would read again, and of which only the whole is left."""
+        flow = self.plan.nodes[node_id].flow
+        for edge in () if flow is None else flow.live:
+            if edge.source not in cone.dropped and self._is_read_out(edge.source):
+                return edge.source
+        return None

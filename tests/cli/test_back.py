@@ -1,0 +1,110 @@
+"""`perdure retry`, `jump` and `branches`: a run goes back, and goes on otherwise."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.conftest import Cli
+
+FLOW = """
+import os
+from perdure import node, workflow
+
+@node
+def load(n: int) -> list[int]:
+    print("load")
+    return list(range(n))
+
+@node
+def total(xs: list[int], scale: float = 1.0) -> float:
+    print("total")
+    if os.path.exists("bad"):
+        raise RuntimeError("the disk is full")
+    return sum(xs) * scale
+
+@node
+def report(t: float) -> str:
+    print("report")
+    return f"total {t}"
+
+@workflow
+def flow(n: int) -> str:
+    return report(total(load(n)))
+"""
+
+
+@pytest.fixture
+def failed(cli: Cli) -> Cli:
+    """A run that has failed, and would not any more."""
+    cli.write("flow.py", FLOW)
+    cli.write("bad", "")
+    assert cli("run", "flow.py", "-i", "n=5", "--run-id", "r1").returncode == 1
+    (cli.folder / "bad").unlink()
+    return cli
+
+
+def test_a_failed_run_is_tried_again_where_it_failed(failed: Cli):
+    told = failed("retry", "r1", "--dry-run")
+    assert told.stdout == "2 nodes would run: total, report\n1 node would be kept: load\n"
+
+    done = failed("retry", "r1", "--reason", "there is room by now")
+
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[:2] == ["total", "report"]
+    assert "run reopened: there is room by now" in done.stdout
+    assert done.stdout.endswith("total 10.0\n")
+    assert failed("verify", "r1").returncode == 0
+    again = failed("retry", "r1")
+    assert again.returncode == 2
+    assert "nothing of it has failed" in again.stderr
+
+
+def test_the_code_is_what_it_is_by_now(failed: Cli):
+    failed.write("flow.py", FLOW.replace('f"total {t}"', 'f"sum {t}"'))
+
+    assert failed("retry", "r1").stdout.endswith("sum 10.0\n")
+
+
+def test_a_run_goes_back_to_a_node_with_other_values(failed: Cli):
+    failed("retry", "r1")
+
+    told = failed.json("jump", "r1", "total", "-i", "scale=2.5", "--dry-run")
+    scaled = failed("jump", "r1", "total", "-i", "scale=2.5")
+    said = failed("jump", "r1", "total", "--output", "7", "--reason", "as the books say")
+
+    assert told == {"runs": ["total", "report"], "kept": ["load"], "asks": [], "given_up": None}
+    assert scaled.stdout.startswith("total\nreport\n")
+    assert scaled.stdout.endswith("total 25.0\n")
+    assert said.stdout.startswith("report\n")
+    assert said.stdout.endswith("total 7.0\n")
+    branches = failed.json("branches", "r1")
+    assert [(branch["branch"], branch["parent"], branch["reason"]) for branch in branches] == [
+        (1, None, ""),
+        (2, 1, ""),
+        (3, 2, ""),
+        (4, 3, "as the books say"),
+    ]
+    assert "total, report again; as the books say" in failed("branches", "r1").stdout
+    assert failed("events", "r1").stdout.count("run goes back to total") == 2
+    assert failed("verify").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("nowhere",), "no node 'nowhere' in its graph: it has 'load', 'total', 'report'"),
+        (("total", "-i", "size=3"), "it has no input 'size' (it has 'xs', 'scale')"),
+        (("total", "-i", "scale=much"), "'scale':"),
+        (("total", "-i", "scale"), "is not NAME=VALUE"),
+        (("total", "-i", "scale=1", "--output", "2"), "do not go together"),
+        (("total", "--output", '"much"'), "is not what node total returns"),
+    ],
+)
+def test_nonsense_is_refused_and_nothing_changes(failed: Cli, arguments: tuple[str, ...], problem: str):
+    before = failed.json("events", "r1")
+
+    done = failed("jump", "r1", *arguments)
+
+    assert done.returncode == 2
+    assert problem in done.stderr
+    assert failed.json("events", "r1") == before
