@@ -46,6 +46,8 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
     person: Callable[[Run[Any]], Awaitable[object]] | None = None
     """What somebody does about the run again and again while it lives, each thing under an id, so that it counts once. True if
     it was something."""
+    repairs: Callable[[Run[Any]], Awaitable[bool]] | None = None
+    """What somebody does about the run when it has ended, under an id, so that it counts once. True if it was something."""
     rests: Callable[[RunState], bool] = never_rests
     """Whether a run about which nobody does anything has come as far as it can."""
     records_starts: bool = True

@@ -99,7 +99,7 @@ def check_effects(
         yield f"node {missing!r} had no effect"
     for surplus in sorted(nodes - set(certain) - set(possible)):
         yield f"node {surplus!r} should not have run"
-    yield from _shared_keys(effects)
+    yield from _shared_keys(effects, log)
     of_items = [done for done in effects if done.item is not None]
     yield from _repeated_items(of_items, log)
     effects = [done for done in effects if done.item is None]
@@ -119,12 +119,15 @@ def check_effects(
             yield f"attempt {done.attempt} of {done.node_id!r} had an effect, and the log does not know that it started"
 
 
-def _shared_keys(effects: Sequence[Effect]) -> Iterator[str]:
+def _shared_keys(effects: Sequence[Effect], log: Sequence[e.Recorded]) -> Iterator[str]:
+    """A piece of work has one key, and another one each time it begins again on a branch."""
+    branches = (entry.event for entry in log if isinstance(entry.event, e.BranchCreated))
+    begun_again = Counter(node_id for branch in branches for node_id in branch.dropped)
     keys: dict[tuple[NodeId, int | None], set[str]] = {}
     for done in effects:
         keys.setdefault((done.node_id, done.item), set()).add(done.key)
     for (node_id, item), found in keys.items():
-        if len(found) != 1:
+        if len(found) > 1 + begun_again[node_id]:
             where = f"node {node_id!r}" if item is None else f"item {item} of {node_id!r}"
             yield f"{where} was given several idempotency keys: {sorted(found)}"
     owners = Counter(key for found in keys.values() for key in found)

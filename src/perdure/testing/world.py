@@ -25,6 +25,7 @@ from perdure.clock import Clock
 from perdure.dispatch.base import Dispatch
 from perdure.engine.engine import Engine
 from perdure.engine.inspect import verify_run
+from perdure.engine.keys import idempotency_key
 from perdure.engine.run import Run
 from perdure.engine.settings import EngineSettings
 from perdure.errors import RunNotFound, StoreError
@@ -175,6 +176,8 @@ class _SeenAtDeath(msgspec.Struct, frozen=True, kw_only=True):
 
     effects: int
     completed: frozenset[NodeId]
+    completed_keys: frozenset[str]
+    """The idempotency keys of these: a node that begins again on a branch has another one."""
     recorded: frozenset[tuple[NodeId, int | None]]
     """Items of mapped nodes, by their positions."""
 
@@ -246,9 +249,11 @@ class _Telling:
         stored = await self._world.store.load_run(run_id)
         nodes = () if stored is None else stored.nodes
         streams = {node.node_id: node.stream.branch_id for node in nodes if node.stream is not None}
+        completed = [node for node in nodes if node.status is NodeStatus.COMPLETED]
         return _SeenAtDeath(
             effects=len(self._world.ledger.effects(run_id)),
-            completed=frozenset(node.node_id for node in nodes if node.status is NodeStatus.COMPLETED),
+            completed=frozenset(node.node_id for node in completed),
+            completed_keys=frozenset(idempotency_key(run_id, node) for node in completed),
             recorded=frozenset(
                 (found.node_id, position)
                 for found in await self._world.store.load_ranges(run_id)
@@ -262,8 +267,9 @@ class _Telling:
         yield from self._lost_calls(run_id, effects)
         for seen in self._deaths:
             after = effects[seen[run_id].effects :]
-            for node_id in {done.node_id for done in after} & seen[run_id].completed:
-                yield f"node {node_id!r} was durably completed, and ran again"
+            for done in after:
+                if _node_key(done) in seen[run_id].completed_keys:
+                    yield f"node {done.node_id!r} was durably completed, and ran again"
             for node_id, item in {(done.node_id, done.item) for done in after} & seen[run_id].recorded:
                 yield f"item {item} of {node_id!r} was recorded, and ran again"
 
@@ -288,9 +294,13 @@ async def drive(engine: Engine, reference: Reference, run_id: RunId) -> RunState
         run = await engine.get(run_id)
     except RunNotFound:
         run = await engine.start(reference.workflow, run_id=run_id, inputs=reference.inputs)
-    if reference.person is None:
-        return await run.wait()
-    return await attend(engine, run, reference.person, reference.rests, thinking_seconds=PERSON_SECONDS)
+    while True:
+        if reference.person is None:
+            state = await run.wait()
+        else:
+            state = await attend(engine, run, reference.person, reference.rests, thinking_seconds=PERSON_SECONDS)
+        if reference.repairs is None or state.status not in TERMINAL or not await reference.repairs(run):
+            return state
 
 
 async def attend(
@@ -319,6 +329,11 @@ async def attend(
                     return stored.run
             await engine.news(changed)
             await asyncio.sleep(thinking_seconds)
+
+
+def _node_key(done: Effect) -> str:
+    """Return the key of the node for which something was done, also if it was for an item."""
+    return "/".join(done.key.split("/")[:3])
 
 
 def _outcome_of(run: RunState) -> Outcome:

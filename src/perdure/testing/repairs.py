@@ -1,0 +1,123 @@
+"""Reference workflows that go back: tried again where they failed, or gone on with from a node, while they move or afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from perdure.dispatch.context import Context
+from perdure.engine.run import Run
+from perdure.errors import CannotGoBack
+from perdure.graph.asking import ask
+from perdure.graph.declare import node, workflow
+from perdure.graph.trace import collect, when
+from perdure.journal.states import NodeStatus, RunStatus
+from perdure.testing.graphs import TICK_SECONDS, Reference, add
+from perdure.testing.ledger import effect
+from perdure.testing.waits import answering, watching
+
+PATIENCE_SECONDS = 600
+mended: set[str] = set()
+"""Runs whose code was mended."""
+
+
+@node
+async def fragile(ctx: Context, x: int) -> int:
+    effect(ctx)
+    await asyncio.sleep(3 * TICK_SECONDS)
+    if ctx.run_id not in mended:
+        raise ValueError("not mended yet")
+    return x + 100
+
+
+@node(concurrency=2)
+async def fragile_item(ctx: Context, x: int) -> int:
+    effect(ctx)
+    await asyncio.sleep(TICK_SECONDS)
+    if x == 3 and ctx.run_id not in mended:
+        raise ValueError("not mended yet")
+    return x * 10
+
+
+@workflow
+def tried_again(x: int) -> int:
+    broken = fragile(add.named("before")(x))
+    return add.named("after")(broken, add.named("beside")(x, ticks=12))
+
+
+@workflow
+def items_tried_again(xs: list[int]) -> Any:
+    return collect(fragile_item.map(xs))
+
+
+@workflow
+def gone_back(x: int) -> int:
+    left = add.named("left")(add.named("start")(x))
+    return add.named("end")(left, add.named("right")(x, ticks=4))
+
+
+@workflow
+def gone_back_in_motion(x: int) -> int:
+    left = add.named("slow")(add.named("first")(x), ticks=60)
+    return add.named("last")(left, add.named("other")(x, ticks=90))
+
+
+@workflow
+def asked_again(x: int) -> int:
+    one = add.named("one")(x)
+    with when(ask.named("may")("go on?", schema=bool, show=one)):
+        two = add.named("two")(one)
+    return two
+
+
+async def mending(run: Run[Any]) -> bool:
+    """Mend the code of a run that has failed, and try again."""
+    if await run.status() is not RunStatus.FAILED:
+        return False
+    mended.add(run.run_id)
+    await run.retry(reason="mended", timeout=PATIENCE_SECONDS, command_id="mended")
+    return True
+
+
+async def going_back(run: Run[Any]) -> bool:
+    """Have a run that has completed go back once."""
+    return await _go_back_once(run, "left", inputs={"x": 1_000})
+
+
+async def asking_again(run: Run[Any]) -> bool:
+    return await _go_back_once(run, "one", inputs={"x": 1_000})
+
+
+async def going_back_in_motion(run: Run[Any]) -> None:
+    """Have a run that moves go back once, when its first node is done."""
+    await watching(run)
+    statuses = {str(node.node_id): node.status for node in (await run.load()).nodes}
+    if statuses.get("first") is NodeStatus.COMPLETED and "last" not in statuses:
+        await _go_back_once(run, "first", inputs={"x": 1_000})
+
+
+async def _go_back_once(run: Run[Any], node_id: str, **change: Any) -> bool:
+    if len(await run.branches()) > 1:
+        return False
+    try:
+        await run.jump(node_id, timeout=PATIENCE_SECONDS, command_id="back", **change)
+    except CannotGoBack:
+        return False
+    return True
+
+
+def repair_references() -> list[Reference]:
+    """Return the workflows that go back, and what must come of them."""
+    return [
+        Reference(workflow=tried_again, inputs={"x": 1}, repairs=mending),
+        Reference(workflow=items_tried_again, inputs={"xs": list(range(8))}, repairs=mending),
+        Reference(workflow=gone_back, inputs={"x": 1}, repairs=going_back),
+        Reference(
+            workflow=asked_again,
+            inputs={"x": 1},
+            certain=frozenset(("one", "two")),
+            person=answering,
+            repairs=asking_again,
+        ),
+        Reference(workflow=gone_back_in_motion, inputs={"x": 1}, person=going_back_in_motion),
+    ]

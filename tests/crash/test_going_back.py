@@ -1,0 +1,43 @@
+"""V1 for runs that go back: a crash at every commit, in each of six ways, on both databases.
+
+What was asked for happens once, and whoever asked again after a crash gets the same branch. What is kept does not run again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perdure.testing.crashes import CrashKind, CrashPlan
+from perdure.testing.loop import run_virtual
+from perdure.testing.repairs import repair_references
+from tests.crash.backends import opened_world
+
+REFERENCES = {reference.name: reference for reference in repair_references()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REFERENCES)
+def test_a_crash_at_every_commit_changes_nothing(name: str, store_url: str, tmp_path: Path) -> None:
+    reference = REFERENCES[name]
+
+    async def main() -> None:
+        async with opened_world(store_url, tmp_path) as world:
+            expected = await world.tell(reference)
+            assert expected.problems == []
+            assert len(await world.store.list_branches(expected.run_id)) == 2
+            boundaries = expected.boundaries[0]
+            fired = 0
+            for at in range(1, boundaries + 1):
+                for kind in CrashKind:
+                    story = await world.tell(reference, CrashPlan(at=at, kind=kind))
+                    where = f"{name}, {kind} at {at} of {boundaries} ({story.run_id})"
+                    assert story.problems == [], where
+                    assert story.outcome == expected.outcome, where
+                    assert len(await world.store.list_branches(story.run_id)) == 2, where
+                    fired += story.fired
+            assert fired >= boundaries
+            print(f"{name}: {boundaries} boundaries, {fired} crashes")
+
+    run_virtual(main())
