@@ -451,6 +451,19 @@ class CannotGoBack(RunError):
         self.why = why
 
 
+class PlaceNotFound(RunError):
+    """A run was to be seen as it was somewhere in its history, and that place is not there."""
+
+    code = "place_not_found"
+
+    def __init__(self, run_id: str, what: str) -> None:
+        super().__init__(
+            run_id,
+            f"Run {run_id!r} has {what}. `perdure events {run_id}` shows its log, `perdure checkpoint {run_id}` the names in it "
+            f"and `perdure branches {run_id}` its lines of history.",
+        )
+
+
 class GoingBackPending(RunError):
     """A run was asked to go back, durably, and nobody has done it yet."""
 

@@ -108,3 +108,27 @@ def test_nonsense_is_refused_and_nothing_changes(failed: Cli, arguments: tuple[s
     assert done.returncode == 2
     assert problem in done.stderr
     assert failed.json("events", "r1") == before
+
+
+def test_a_run_is_shown_and_compared_as_it_was(failed: Cli):
+    failed("retry", "r1")
+    failed("jump", "r1", "total", "-i", "scale=2.5")
+
+    then = failed.json("show", "r1", "--branch", "1")
+    assert (then["status"], then["branch"], then["error"]["node_id"]) == ("failed", 1, "total")
+    assert "as of   event" in failed("show", "r1", "--branch", "1").stdout
+    assert failed("show", "r1", "--branch", "2", "--result").stdout == "total 10.0\n"
+    assert failed.json("show", "r1", "--at", "1")["status"] == "created"
+    told = failed("diff", "r1").stdout
+    assert "total   given nothing else → scale = 2.5; 10.0 → 25.0" in told
+    assert "= 1 node the same" in told
+    assert failed.json("diff", "r1", "--branch", "1")["first"] == "total"
+    assert "no difference" in failed("diff", "r1", "--branch", "2", "--other-branch", "2").stdout
+    for arguments in (
+        ("show", "r1", "--at", "999"),
+        ("show", "r1", "--branch", "9"),
+        ("diff", "r1", "--at", "nowhere"),
+    ):
+        refused = failed(*arguments)
+        assert refused.returncode == 2
+        assert "Run 'r1' has no" in refused.stderr

@@ -10,7 +10,7 @@ import pytest
 
 from perdure import Context, Engine, Outputs, ask, collect, node, workflow
 from perdure.engine.run import Run
-from perdure.errors import CannotGoBack, RunCancelled, RunFailed, WrongInputs
+from perdure.errors import CannotGoBack, PlaceNotFound, RunCancelled, RunFailed, WrongInputs
 from perdure.ids import BranchId, NodeId
 from perdure.journal.states import NodeStatus, RunStatus
 from tests.engine.engines import assert_whole, log_of
@@ -367,3 +367,47 @@ async def test_the_old_line_of_history_is_all_there(store_url: str) -> None:
         assert dump is not None
         old = {node.node_id: node for node in dump.all_nodes if node.branch_id == 1}
         assert old[NodeId("back_left")].status is NodeStatus.COMPLETED
+
+
+# What was
+
+
+async def test_a_run_is_seen_as_it_was(store_url: str) -> None:
+    async with Engine(store_url) as engine:
+        run = await engine.start(back_approved, x=1)
+        question = await question_of(run)
+        await run.checkpoint("before the answer")
+        waiting = await run.load()
+        await run.answer(question, True)
+        await run.result()
+        done = await run.load()
+
+        assert (await run.at("before the answer")).nodes == waiting.nodes
+        assert (await run.at(done.run.last_seq)).run == done.run
+        assert (await run.at(1)).run.status is RunStatus.CREATED
+        for place in (0, done.run.last_seq + 1, "nowhere"):
+            with pytest.raises(PlaceNotFound):
+                await run.at(place)
+        with pytest.raises(PlaceNotFound, match="no branch 2: it has 1"):
+            await run.at_end_of(2)
+
+
+async def test_a_run_is_compared_with_its_own_past(store_url: str) -> None:
+    async with Engine(store_url) as engine:
+        run = await engine.start(back_diamond, x=1)
+        await run.result()
+        before = await run.load()
+        await run.jump("back_left", inputs={"x": 100})
+        await run.result()
+
+        old = await run.at_end_of(1)
+        found = await run.diff(old)
+
+        assert (old.run.status, old.run.outputs, old.nodes) == (before.run.status, before.run.outputs, before.nodes)
+        assert found.first is not None
+        assert [node.node_id for node in found.nodes] == ["back_left", "back_add"]
+        assert found.first.aspects == ("outputs", "given")
+        assert found.outputs == ("output",)
+        assert set(found.same) == {"back_step", "back_right"}
+        assert (await run.diff(old, old)).is_none
+        assert (await run.at_end_of(2)).run == (await run.load()).run

@@ -55,6 +55,7 @@ SECTIONS = {
         "events": Entry("look", "Print the log of a run, or follow it."),
         "logs": Entry("look", "Print what the nodes of a run have logged."),
         "branches": Entry("back", "List the lines of history of a run."),
+        "diff": Entry("compare", "Compare a run with its own past, or with another run."),
     },
     "Check": {
         "validate": Entry("check", "Say all that is wrong with a workflow, without running it."),

@@ -20,10 +20,11 @@ from perdure.engine.adoption import is_woken
 from perdure.engine.driver import Driver, NotOurs
 from perdure.engine.engine import Engine
 from perdure.engine.hub import Flash
-from perdure.engine.inspect import events_of, load_graph, load_run, nodes_in_order
+from perdure.engine.inspect import events_of, load_graph, load_run
 from perdure.engine.live import LiveStreams
 from perdure.engine.settings import EngineSettings
 from perdure.errors import EngineStopped
+from perdure.graph.ordering import nodes_in_order
 from perdure.ids import RunId
 from perdure.journal.events import Recorded
 from perdure.journal.states import MOVING, TERMINAL, RunStatus

@@ -26,14 +26,16 @@ from perdure.engine.inspect import (
     living_engines,
     load_graph,
     load_run,
-    nodes_in_order,
     open_waits,
     report_run,
+    report_then,
     whole_values,
 )
+from perdure.engine.past import end_of_branch, log_until, seq_of, stored_at
 from perdure.errors import ProgramError
 from perdure.graph.model import DEFAULT_OUTPUT, Graph, Node
-from perdure.ids import RunId
+from perdure.graph.ordering import nodes_in_order
+from perdure.ids import RunId, Seq
 from perdure.journal.events import ItemFailed, Recorded
 from perdure.journal.pace import Pace
 from perdure.journal.states import MOVING, CheckpointState, NodeState, NodeStatus, RunState, WaitKind
@@ -50,10 +52,16 @@ MOST_ERRORS = 5
 @click.command("show")
 @click.argument("run", metavar="RUN")
 @click.option("--result", is_flag=True, help="Print the result alone and in full, also if it is large.")
+@click.option(
+    "--at", "place", metavar="PLACE", help="As it was: after the event of this number, or at this checkpoint."
+)
+@click.option("--branch", type=int, metavar="N", help="As it was at the end of this line of history.")
 @store_option
 @json_option
 @awaited
-async def show_command(run: str, result: bool, store: Place, as_json: bool) -> int:
+async def show_command(
+    run: str, result: bool, place: str | None, branch: int | None, store: Place, as_json: bool
+) -> int:
     """Show a run: its nodes over time, every attempt, its result, its errors, and what to do next.
 
     RUN is a run's id, or as much of its beginning as no other run has. With --result, a text or bytes are printed as they
@@ -63,23 +71,51 @@ async def show_command(run: str, result: bool, store: Place, as_json: bool) -> i
       perdure show 0198f2
       perdure show 0198f2 --json | jq .outputs
       perdure show 0198f2 --result > page.html
+      perdure show 0198f2 --at 40
+      perdure show 0198f2 --branch 1 --json
     """
+    if place is not None and branch is not None:
+        raise click.UsageError("--at and --branch do not go together: each says which moment is meant.")
     async with opened(store) as source:
         run_id = await find_run(source, run)
+        seq = await _moment(source, run_id, place, branch)
         if result:
-            return await _print_result(source, run_id, as_json=as_json)
+            then = await load_run(source, run_id) if seq is None else await stored_at(source, run_id, seq)
+            return await _print_result(source, then.run, as_json=as_json)
         if as_json:
-            print_json(await report_run(source, run_id))
+            print_json(await report_run(source, run_id) if seq is None else await report_then(source, run_id, seq))
             return Exit.DONE
-        for line in await picture(source, run_id, store, paper()):
+        lines = await (picture(source, run_id, store, paper()) if seq is None else past(source, run_id, seq, paper()))
+        for line in lines:
             click.echo(line)
     return Exit.DONE
 
 
-async def _print_result(store: Store, run_id: RunId, *, as_json: bool) -> int:
-    run = (await load_run(store, run_id)).run
+async def _moment(store: Store, run_id: RunId, place: str | None, branch: int | None) -> Seq | None:
+    """Return the event that was meant; None if it is how the run stands."""
+    if branch is not None:
+        return await end_of_branch(store, run_id, branch)
+    return None if place is None else await seq_of(store, run_id, int(place) if place.isdecimal() else place)
+
+
+async def past(store: Store, run_id: RunId, seq: Seq, sheet: Paper) -> list[str]:
+    """Return what `show` prints of a run as it was."""
+    stored = await stored_at(store, run_id, seq)
+    graph = await load_graph(store, stored.run)
+    log = await log_until(store, run_id, seq)
+    last = (await load_run(store, run_id)).run.last_seq
+    return [
+        *_header(stored.run, sheet, is_left=False),
+        f"{sheet.pen.faint('as of  ')} event {seq} of {last}, {day_and_time(log[-1].at)}",
+        *spaced(chart(stored, graph, log, sheet, is_driven=False)),
+        *_failed_items(stored, log, sheet),
+        *_errors(stored, sheet),
+    ]
+
+
+async def _print_result(store: Store, run: RunState, *, as_json: bool) -> int:
     if run.outputs is None:
-        raise ProgramError(f"Run {run_id!r} has no result: it is {words_of(run.status)}. `perdure show` says more.")
+        raise ProgramError(f"Run {run.run_id!r} has no result: it is {words_of(run.status)}. `perdure show` says more.")
     outputs = await whole_values(store, run.outputs)
     if as_json:
         print_json(outputs)

@@ -15,13 +15,14 @@ from perdure.clock import SystemClock, from_micros
 from perdure.engine.checkpoints import Checkpoint, checkpoint_of
 from perdure.engine.engine import Engine
 from perdure.engine.leases import is_gone
+from perdure.engine.past import log_until, stored_at
 from perdure.engine.values import Values
 from perdure.engine.waiting import ANSWER
 from perdure.errors import BlobDamaged, BlobMissing, GraphError, RunIdAmbiguous, RunNotFound, ValueNotReadable
 from perdure.graph.forms import graph_from_json
-from perdure.graph.model import INPUT, OUTPUT, Graph, Node
+from perdure.graph.model import Graph, Node
+from perdure.graph.ordering import nodes_in_order
 from perdure.graph.plan import compile_plan
-from perdure.graph.topology import topological_order
 from perdure.graph.writing import content_hash
 from perdure.ids import EngineId, NodeId, RunId, Seq
 from perdure.journal import events as e
@@ -219,6 +220,14 @@ async def report_run(store: Store, run_id: RunId) -> RunReport:
     return report_of(stored, graph, headway_of(stored, graph, pace, now=now), last)
 
 
+async def report_then(store: Store, run_id: RunId, seq: Seq) -> RunReport:
+    """Return what there was to know about a run after an event."""
+    stored = await stored_at(store, run_id, seq)
+    graph = await load_graph(store, stored.run)
+    pace = Pace(await log_until(store, run_id, seq))
+    return report_of(stored, graph, headway_of(stored, graph, pace, now=None), None)
+
+
 def headway_of(stored: StoredRun, graph: Graph | None, pace: Pace, *, now: int | None) -> dict[NodeId, Headway]:
     """Return how far the nodes have come that give streams. `now` is the present if an engine drives the run, else None."""
     states = {node.node_id: node for node in stored.nodes}
@@ -279,16 +288,6 @@ def wait_report(wait: WaitState, *, is_answered: bool) -> WaitReport:
         deadline=iso_time(wait.due),
         answered=is_answered,
     )
-
-
-def nodes_in_order(graph: Graph) -> list[Node]:
-    """Return the nodes of a graph, each after those that it depends on."""
-    position = {node.id: index for index, node in enumerate(graph.nodes)}
-    successors: list[list[int]] = [[] for _ in graph.nodes]
-    for edge in graph.edges:
-        if edge.source != INPUT and edge.target != OUTPUT:
-            successors[position[edge.source]].append(position[edge.target])
-    return [graph.nodes[index] for index in topological_order(successors)]
 
 
 def iso_time(micros: int | None) -> str | None:

@@ -16,9 +16,11 @@ from perdure.engine.checkpoints import Checkpoints
 from perdure.engine.concluding import conclude_for
 from perdure.engine.goingback import JUMP, RETRY, Back
 from perdure.engine.inputs import fitted
+from perdure.engine.past import difference, end_of_branch, stored_at
 from perdure.errors import CannotGoBack, GoingBackPending, WrongInputs
 from perdure.graph.handles import Handle
 from perdure.ids import BranchId, CommandId, NodeId, Seq
+from perdure.journal.compare import Difference
 from perdure.journal.decide import Decider
 from perdure.journal.projection import Projection
 from perdure.journal.states import TERMINAL, BranchState, WaitKind
@@ -141,6 +143,21 @@ class Repairs(Checkpoints):
         """Return the run's lines of history in the order in which they were created."""
         await self.state()
         return [branch_of(found) for found in await self._engine.store.list_branches(self.run_id)]
+
+    async def at(self, place: int | str) -> StoredRun:
+        """Return the run as it stood after the event of this number, or at the checkpoint of this name. Raises PlaceNotFound."""
+        return await stored_at(self._engine.store, self.run_id, place)
+
+    async def at_end_of(self, branch: int) -> StoredRun:
+        """Return the run as it stood at the end of a line of history: of the last one, as it stands. Raises PlaceNotFound."""
+        store = self._engine.store
+        return await stored_at(store, self.run_id, await end_of_branch(store, self.run_id, branch))
+
+    async def diff(self, one: StoredRun, other: StoredRun | None = None) -> Difference:
+        """Return how two states differ, node by node in the order of this run's graph. They are as `at`, `at_end_of` and `load`
+        return them, of this run or of another. Without `other` it is how this one stands."""
+        graph = await self.graph()
+        return difference(one, other or await self.load(), graph)
 
     async def _decider(self, stored: StoredRun) -> Decider:
         prepared = await self._engine.prepared(stored.run)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from perdure.graph.model import FED
-from perdure.ids import BranchId, NodeId
+from perdure.ids import BranchId, NodeId, Seq
 from perdure.journal import events as e
 from perdure.journal.resting import Resting
 from perdure.journal.states import TERMINAL, NodeStatus, RunStatus
@@ -67,14 +67,14 @@ class Repairing(Resting):
 
     def retry(self, *, reason: str, asked_as: str, at: int) -> Cone:
         """Go on with a run that has ended, and try again what has failed."""
-        cone = self.cone_of_retry()
+        cone, cut = self.cone_of_retry(), self.projection.run.last_seq
         self._reopen(reason, at)
-        self._branch(cone, reason=reason, asked_as=asked_as, given=self.projection.given, at=at)
+        self._branch(cone, cut, reason=reason, asked_as=asked_as, given=self.projection.given, at=at)
         return cone
 
     def jump(self, change: Change, *, reason: str, by: str, asked_as: str, at: int) -> Cone:
         """Go back to just before a node, and go on from there, perhaps with something else."""
-        cone = self.cone_of_jump(change)
+        cone, cut = self.cone_of_jump(change), self.projection.run.last_seq
         self._reopen(reason, at)
         self._record(e.JumpRequested(node_id=change.node_id, reason=reason, by=by), at)
         dropped = frozenset(cone.dropped)
@@ -82,7 +82,7 @@ class Repairing(Resting):
         if change.given:
             given[change.node_id] = change.given
         outputs = {} if change.outputs is None else {change.node_id: dict(change.outputs)}
-        self._branch(cone, reason=reason, asked_as=asked_as, given=given, outputs=outputs, at=at)
+        self._branch(cone, cut, reason=reason, asked_as=asked_as, given=given, outputs=outputs, at=at)
         return cone
 
     def _stopped(self) -> tuple[NodeId, ...]:
@@ -100,6 +100,7 @@ class Repairing(Resting):
     def _branch(
         self,
         cone: Cone,
+        cut: Seq,
         *,
         reason: str,
         asked_as: str,
@@ -112,7 +113,7 @@ class Repairing(Resting):
         created = e.BranchCreated(
             branch_id=branch_id,
             parent=run.branch_id,
-            cut=run.last_seq,
+            cut=cut,
             dropped=cone.dropped,
             retried=cone.retried,
             given={node_id: dict(values) for node_id, values in given.items()},
