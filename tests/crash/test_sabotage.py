@@ -14,12 +14,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from perdure.dispatch.base import StepCall
 from perdure.engine import actor, adoption, driver, launching, leases, pending, tenure, values
 from perdure.engine.committer import Committer
 from perdure.errors import PerdureError
 from perdure.graph.plan import NodePlan
 from perdure.ids import RunId
-from perdure.journal import decide, events, evolve
+from perdure.journal import decide, events, evolve, steps
 from perdure.journal.readiness import Ready
 from perdure.journal.states import RunStatus
 from perdure.store.base import BlobUse, Committed, Keep, LeaseLost
@@ -291,10 +292,18 @@ def blob_is_referred_to_before_it_is_kept(patch: Patch) -> None:
 
 
 def steps_are_forgotten(patch: Patch) -> None:
-    async def nothing(self: actor.Actor, name: str, occurrence: int) -> None:
+    async def nothing(self: actor.Actor, call: StepCall) -> None:
         return None
 
     patch.setattr(actor.Actor, "recorded_step", nothing)
+
+
+def steps_before_a_checkpoint_are_kept(patch: Patch) -> None:
+    patch.setattr(steps.Steps, "left_behind", lambda self, node_id: None)
+
+
+def steps_of_the_past_stay_in_the_table(patch: Patch) -> None:
+    patch.setattr(steps.Steps, "take_past", lambda self: ())
 
 
 def checkpoints_are_forgotten(patch: Patch) -> None:
@@ -396,6 +405,8 @@ SABOTAGES: dict[Callable[[Patch], None], Callable[[], list[str]]] = {
     recovery_forgets_what_was_scheduled: crashes_at("retry", CrashKind.AFTER),
     blob_is_referred_to_before_it_is_kept: crashes_at("blobs", CrashKind.AFTER),
     steps_are_forgotten: crashes_at("steps", CrashKind.AFTER),
+    steps_before_a_checkpoint_are_kept: crashes_at("steps_and_checkpoints", CrashKind.AFTER),
+    steps_of_the_past_stay_in_the_table: crashes_at("steps_and_checkpoints", CrashKind.AFTER),
     checkpoints_are_forgotten: crashes_at("checkpoints", CrashKind.AFTER),
     a_row_is_left_behind: crashes_at("fan"),
     run_ends_while_nodes_run: crashes_at("fan"),

@@ -185,6 +185,20 @@ async def steps_async(ctx: Context) -> list[Any]:
 
 
 @node
+def steps_and_checkpoints(ctx: SyncContext) -> list[int]:
+    results = [ctx.step(doubled, 1), ctx.step(doubled, 2)]
+    ctx.checkpoint(results)
+    return [*results, ctx.step(doubled, 3), ctx.step(tripled, 4)]
+
+
+@node
+async def steps_and_checkpoints_async(ctx: Context) -> list[int]:
+    results = [await ctx.step(doubled, 1), await ctx.step(doubled, 2)]
+    await ctx.checkpoint(results)
+    return [*results, await ctx.step(doubled, 3), await ctx.step(tripled, 4)]
+
+
+@node
 async def steps_awaited_backwards(ctx: Context) -> list[int]:
     first, second = ctx.step(tripled, 1), ctx.step(tripled, 2)
     last: Awaitable[int] = second

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from perdure.dispatch.base import AttemptInfo, BlobName, Feed, Task
+from perdure.dispatch.base import AttemptInfo, BlobName, Feed, StepCall, Task
 from perdure.dispatch.local import LocalDispatch
 from perdure.graph.declare import NodeType
 from perdure.graph.handles import Outputs
@@ -34,6 +34,7 @@ class Desk:
         self.published: list[Any] = []
         self.checkpoints: list[Any] = []
         self.steps: dict[tuple[str, int], msgspec.Raw] = {}
+        self.calls: list[StepCall] = []
         self.hold = asyncio.Event()
         """What waits goes on only while this is set."""
         self.hold.set()
@@ -61,14 +62,16 @@ class Desk:
         self.log("desk", "checkpoint", {})
         await self.hold.wait()
         self.checkpoints.append(encoded(state))
+        self.steps.clear()
 
-    async def recorded_step(self, name: str, occurrence: int) -> msgspec.Raw | None:
+    async def recorded_step(self, call: StepCall) -> msgspec.Raw | None:
         self._on_loop()
-        return self.steps.get((name, occurrence))
+        self.calls.append(call)
+        return self.steps.get((call.name, call.occurrence))
 
-    async def record_step(self, name: str, occurrence: int, result: Any) -> None:
+    async def record_step(self, call: StepCall, result: Any) -> None:
         self._on_loop()
-        self.steps[name, occurrence] = encoded(result)
+        self.steps[call.name, call.occurrence] = encoded(result)
 
     async def secret(self, name: str) -> str:
         self._on_loop()

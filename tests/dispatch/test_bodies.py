@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from perdure.dispatch.base import StepCall
 from perdure.dispatch.failure import failure_of
 from perdure.dispatch.local import LocalDispatch
 from perdure.errors import ArgumentNotReadable, AttemptOver, BodyRaised, StoreUnavailable, StreamsNotSupported
@@ -95,6 +96,19 @@ async def test_a_recorded_step_is_not_taken_again(dispatch: LocalDispatch, desk:
     assert calls == ["doubled 1", "tripled 2", "doubled 3", "pointed"]
     assert no_calls == []
     assert sorted(desk.steps) == [("doubled", 0), ("doubled", 1), ("pointed", 0), ("tripled", 0)]
+
+
+async def test_steps_are_counted_from_a_checkpoint_on(dispatch: LocalDispatch, desk: Desk, place: str) -> None:
+    takes = placed(place, bodies.steps_and_checkpoints, bodies.steps_and_checkpoints_async)
+
+    await dispatch.execute(task_for(takes, desk))
+
+    assert [(call.name, call.occurrence, call.checkpoints) for call in desk.calls] == [
+        ("doubled", 0, 0),
+        ("doubled", 1, 0),
+        ("doubled", 0, 1),
+        ("tripled", 0, 1),
+    ]
 
 
 async def test_a_secret_does_not_show_itself(dispatch: LocalDispatch, desk: Desk, place: str) -> None:
@@ -233,7 +247,7 @@ class RefusingDesk(Desk):
     async def checkpoint(self, state: Any) -> None:
         raise self._reasons.pop(0)
 
-    async def recorded_step(self, name: str, occurrence: int) -> None:
+    async def recorded_step(self, call: StepCall) -> None:
         raise self._reasons.pop(0)
 
 

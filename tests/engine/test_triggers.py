@@ -521,6 +521,40 @@ def test_a_step_of_a_trigger_belongs_to_the_cursor_before_it(tmp_path: Path, hib
             async with asyncio.timeout(1_000):
                 assert await run.result() == [1, 2, 3]
             assert fetched == [0, 1, 1, 2, 2]  # each once, however often the trigger goes on
+            assert (await run.load()).steps == ()  # those before a cursor are past
+            assert await verify_run(engine, run.run_id) == []
+
+    run_virtual(main())
+
+
+noted: list[int] = []
+
+
+@node
+class StepsAfterInputs(Trigger[int, int]):
+    async def inputs(self, ctx: Any, cursor: int | None) -> AsyncIterator[TriggerInput[int, int]]:
+        last = cursor or 0
+        while last < 3:
+            if last:
+                await ctx.step(noted.append, last)
+                await ctx.sleep(60)
+            last += 1
+            yield TriggerInput(last, id=str(last), cursor=last)
+
+
+@workflow
+def steps_after_inputs() -> list[int]:
+    return collect(take.map(StepsAfterInputs()))
+
+
+def test_a_step_after_an_input_is_not_taken_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        noted.clear()
+        async with engine_on(f"sqlite:///{tmp_path}/p.db", hibernate_after=0) as engine:
+            run = await engine.start(steps_after_inputs)
+
+            assert await run.result() == [1, 2, 3]
+            assert noted == [1, 2]
             assert await verify_run(engine, run.run_id) == []
 
     run_virtual(main())

@@ -13,6 +13,7 @@ from perdure.journal import events as e
 from perdure.journal.evolve import create_run
 from perdure.journal.projection import Projection
 from perdure.journal.states import SignalState, WaitState
+from perdure.journal.steps import leaves_behind
 from perdure.store.base import (
     BlobUse,
     Busy,
@@ -144,6 +145,9 @@ class Draft:
             e.StepCompleted(node_id=NodeId(name), attempt=1, name=step, occurrence=occurrence, result=encoded(result))
         )
 
+    def checkpoint(self, name: str, state: object = None, *, suspends: bool = False) -> Draft:
+        return self.add(e.NodeCheckpointed(node_id=NodeId(name), attempt=1, state=encoded(state), suspends=suspends))
+
     def batch(self, name: str, position: int, *values: object, branch_id: BranchId = ROOT_BRANCH) -> ItemRow:
         """Record that a node has given these values, and return the row that goes with the next transition."""
         self.add(e.NodeCheckpointed(node_id=NodeId(name), attempt=1, state=encoded(position)))
@@ -181,7 +185,8 @@ class Draft:
             run=run,
             events=recorded,
             nodes=tuple(self.projection.nodes[node_id] for node_id in changed),
-            steps=tuple(_step_row(entry) for entry in recorded if isinstance(entry.event, e.StepCompleted)),
+            steps=_step_rows(recorded),
+            past_steps=self.projection.steps.take_past(),
             items=tuple(items),
             drops=tuple(drops),
             waits=tuple(waits),
@@ -212,6 +217,13 @@ def _lease_of(recorded: Iterable[e.Recorded]) -> LeaseChange:
             case _:
                 pass
     return lease
+
+
+def _step_rows(recorded: Sequence[e.Recorded]) -> tuple[StepRow, ...]:
+    """What an engine would write: the steps to which their nodes may come back."""
+    last = {entry.event.node_id: entry.seq for entry in recorded if leaves_behind(entry.event)}
+    taken = [entry for entry in recorded if isinstance(entry.event, e.StepCompleted)]
+    return tuple(_step_row(entry) for entry in taken if entry.seq > last.get(_step_row(entry).node_id, 0))
 
 
 def _step_row(entry: e.Recorded) -> StepRow:

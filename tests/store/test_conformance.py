@@ -486,6 +486,59 @@ async def test_steps_are_kept_with_their_node(store: Store) -> None:
     assert sorted(stored.steps, key=lambda step: step.seq) == list(transition.steps)
 
 
+async def steps_of(store: Store, draft: Draft) -> dict[tuple[str, str, int], object]:
+    stored = await load(store, draft.run_id)
+    return {(step.node_id, step.name, step.occurrence): msgspec.json.decode(step.result) for step in stored.steps}
+
+
+async def test_steps_that_a_node_has_left_behind_are_removed(store: Store) -> None:
+    draft, other = await begin(store), await begin(store)
+    for run in (draft, other):
+        run.begin_node("beside").step("beside", "fetch", 0).step("step0", "fetch", 1).step("step0", "parse", 2)
+    assert await commit(store, draft.transition(), other.transition()) == [Committed()] * 2
+
+    draft.checkpoint("step0")
+    assert await commit(store, draft.transition()) == [Committed()]
+
+    assert await steps_of(store, draft) == {("beside", "fetch", 0): 0}
+    assert len(await steps_of(store, other)) == 3
+
+
+async def test_a_step_may_take_the_place_of_one_that_is_past(store: Store) -> None:
+    draft, other = await begin(store), await begin(store)
+    draft.step("step0", "fetch", "past").step("step0", "fetch", "past, too", occurrence=1)
+    assert await commit(store, draft.transition()) == [Committed()]
+
+    draft.step("step0", "fetch", "between", occurrence=2).checkpoint("step0").step("step0", "fetch", "gone")
+    draft.checkpoint("step0").step("step0", "fetch", "kept").step("step0", "parse", "kept, too")
+    other.step("step0", "fetch", "of another run")  # in the same group, and before
+    assert await commit(store, other.transition(), draft.transition()) == [Committed()] * 2
+
+    assert await steps_of(store, draft) == {("step0", "fetch", 0): "kept", ("step0", "parse", 0): "kept, too"}
+    assert await steps_of(store, other) == {("step0", "fetch", 0): "of another run"}
+
+
+async def test_a_step_is_not_written_in_the_place_of_another(store: Store) -> None:
+    draft = await begin(store)
+    assert await commit(store, draft.step("step0", "fetch", 1).transition()) == [Committed()]
+    again = Draft.continued(await load(store, draft.run_id)).step("step0", "fetch", 2)
+
+    (outcome,) = await commit(store, again.transition())
+
+    assert isinstance(outcome, Rejected)
+    assert await steps_of(store, draft) == {("step0", "fetch", 0): 1}
+
+
+async def test_a_transition_that_is_refused_removes_no_steps(store: Store) -> None:
+    draft = await begin(store)
+    assert await commit(store, draft.step("step0", "fetch", 1).transition()) == [Committed()]
+    stale = replace(draft.checkpoint("step0").transition(), epoch=Epoch(7))
+
+    assert await commit(store, stale) == [LeaseLost()]
+
+    assert await steps_of(store, draft) == {("step0", "fetch", 0): 1}
+
+
 async def test_a_blob_may_be_referred_to_again(store: Store) -> None:
     draft = await begin(store)
     other = await begin(store)

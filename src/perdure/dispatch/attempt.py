@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from typing import Any
 
 from perdure.dispatch.base import Services, Task
+from perdure.dispatch.counting import Counting
 from perdure.dispatch.places import Place
 from perdure.graph.handles import BodyContext
 from perdure.graph.surroundings import models_around
@@ -40,7 +40,7 @@ class Log:
 class Attempt(BodyContext):
     """What both kinds of context have in common."""
 
-    def __init__(self, task: Task, place: Place, steps: Counter[str]) -> None:
+    def __init__(self, task: Task, place: Place, counting: Counting) -> None:
         info = task.info
         self.run_id = info.run_id
         self.node_id = info.node_id
@@ -53,7 +53,7 @@ class Attempt(BodyContext):
         self._task = task
         self._services = task.services
         self._place_of_all = place
-        self._steps = steps
+        self._counting = counting
 
     @functools.cached_property
     def restored(self) -> Any:

@@ -35,6 +35,16 @@ class BlobName(msgspec.Struct, frozen=True):
     size: int
 
 
+class StepCall(msgspec.Struct, frozen=True, kw_only=True):
+    """Which step a body takes."""
+
+    name: str
+    occurrence: int
+    """How many calls of that name came before, since the body's last checkpoint."""
+    checkpoints: int
+    """How many checkpoints the body had taken when it called, since it was begun."""
+
+
 class Services(Protocol):
     """What a body may ask of the engine while it runs. Called on the engine's loop only.
 
@@ -56,12 +66,13 @@ class Services(Protocol):
         """Return when the state is durable (in `sync`)."""
         ...
 
-    async def recorded_step(self, name: str, occurrence: int) -> Encoded | None:
+    async def recorded_step(self, call: StepCall) -> Encoded | None:
         """Return the recorded result of a step, if it was taken in an earlier try."""
         ...
 
-    async def record_step(self, name: str, occurrence: int, result: Any) -> None:
-        """Return when the result is durable (in `sync`)."""
+    async def record_step(self, call: StepCall, result: Any) -> None:
+        """Return when the result is durable (in `sync`). Of a step that was called for before a checkpoint which has been stored
+        since, nothing is recorded: no body comes back to it."""
         ...
 
     async def outcome(self, wanted: WaitFor, value: Any = NOT_GIVEN) -> Came:

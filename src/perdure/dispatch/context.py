@@ -6,7 +6,6 @@ everything but `log` and `progress` raises `AttemptOver`.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, overload
@@ -22,7 +21,8 @@ from perdure.dispatch.assets import (
     write,
     write_async,
 )
-from perdure.dispatch.base import BlobName, Task
+from perdure.dispatch.base import BlobName, StepCall, Task
+from perdure.dispatch.counting import Counting
 from perdure.dispatch.places import Place, ThreadPlace, is_async, without_partial
 from perdure.dispatch.secret import Secret
 from perdure.dispatch.waiting import AsyncWaits, SyncWaits
@@ -38,12 +38,15 @@ T = TypeVar("T")
 class Context(AsyncWaits):
     """The context of an async body."""
 
-    def __init__(self, task: Task, place: Place, steps: Counter[str]) -> None:
-        super().__init__(task, place, steps)
+    def __init__(self, task: Task, place: Place, counting: Counting) -> None:
+        super().__init__(task, place, counting)
         self._place = place
 
     async def checkpoint(self, state: Any) -> None:
-        """Store a state from which a later attempt can go on: there it is `restored`. Returns when it is stored."""
+        """Store a state from which a later attempt can go on: there it is `restored`. Returns when it is stored.
+
+        A later attempt does not come back to steps and waits that came before, and counts those that follow from here.
+        """
         await self._place.ask(self._services.checkpoint, state)
         self.begin_counting_anew()
 
@@ -63,12 +66,11 @@ class Context(AsyncWaits):
     def step(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
         """Call the function once for all attempts: what it returned is stored, and later attempts get that instead.
 
-        Steps are told apart by the function's name and by how many calls of it came before, so call them in an order
-        that is the same each time. One that is not async runs in a thread.
+        Steps are told apart by the function's name and by how many calls of it came before, since the last checkpoint if
+        there was one, so call them in an order that is the same each time. One that is not async runs in a thread.
         """
         # Counted here and not in the coroutine: the order of the calls is what repeats, not that of the awaits.
-        name, occurrence = counted(function, self._steps)
-        return self._step(name, occurrence, function, args, kwargs)
+        return self._step(self._counting.step(_name_of(function)), function, args, kwargs)
 
     async def secret(self, name: str) -> Secret:
         """Return a secret by its name. Raises KeyError, with the remedy, if there is none."""
@@ -122,25 +124,28 @@ class Context(AsyncWaits):
         return AssetFile(await self._place.ask(self._services.local_file, blob, suffix_of(asset)))
 
     async def _step(
-        self, name: str, occurrence: int, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, call: StepCall, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        recorded = await self._place.ask(self._services.recorded_step, name, occurrence)
+        recorded = await self._place.ask(self._services.recorded_step, call)
         if recorded is not None:
             return self._task.decode(recorded, models_around(without_partial(function)))
         result = await self._place.call(function, *args, **kwargs)
-        await self._place.ask(self._services.record_step, name, occurrence, result)
+        await self._place.ask(self._services.record_step, call, result)
         return result
 
 
 class SyncContext(SyncWaits):
     """The context of a body that is not async. It may be used from threads that the body starts."""
 
-    def __init__(self, task: Task, place: ThreadPlace, steps: Counter[str]) -> None:
-        super().__init__(task, place, steps)
+    def __init__(self, task: Task, place: ThreadPlace, counting: Counting) -> None:
+        super().__init__(task, place, counting)
         self._place = place
 
     def checkpoint(self, state: Any) -> None:
-        """Store a state from which a later attempt can go on: there it is `restored`. Returns when it is stored."""
+        """Store a state from which a later attempt can go on: there it is `restored`. Returns when it is stored.
+
+        A later attempt does not come back to steps and waits that came before, and counts those that follow from here.
+        """
         self._place.wait(self._services.checkpoint, state)
         self.begin_counting_anew()
 
@@ -156,15 +161,15 @@ class SyncContext(SyncWaits):
     def step(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call the function once for all attempts: what it returned is stored, and later attempts get that instead.
 
-        Steps are told apart by the function's name and by how many calls of it came before, so call them in an order
-        that is the same each time.
+        Steps are told apart by the function's name and by how many calls of it came before, since the last checkpoint if
+        there was one, so call them in an order that is the same each time.
         """
-        name, occurrence = counted(function, self._steps)
-        recorded = self._place.wait(self._services.recorded_step, name, occurrence)
+        call = self._counting.step(_name_of(function))
+        recorded = self._place.wait(self._services.recorded_step, call)
         if recorded is not None:
             return self._task.decode(recorded, models_around(without_partial(function)))
         result = self._place.call_here(function, *args, **kwargs)
-        self._place.wait(self._services.record_step, name, occurrence, result)
+        self._place.wait(self._services.record_step, call, result)
         return result
 
     def secret(self, name: str) -> Secret:
@@ -228,7 +233,7 @@ class Contexts:
     def __init__(self, task: Task, place: Place) -> None:
         self._task = task
         self._place = place
-        self._steps: Counter[str] = Counter()
+        self._counting = Counting()
 
     def for_part(self, function: Callable[..., Any]) -> Context | SyncContext:
         """Return the context for a part of the body: one that it can use as it is, async or not."""
@@ -237,17 +242,11 @@ class Contexts:
     def of_colour(self, *, is_async: bool) -> Context | SyncContext:
         """Return the context for what runs on the loop of the place, or for what does not."""
         if is_async:
-            return Context(self._task, self._place, self._steps)
-        return SyncContext(self._task, self._place.beside(), self._steps)
-
-
-def counted(function: Callable[..., Any], steps: Counter[str]) -> tuple[str, int]:
-    """Return what a step is called, and how often it came before."""
-    name = _name_of(function)
-    steps[name] += 1
-    return name, steps[name] - 1
+            return Context(self._task, self._place, self._counting)
+        return SyncContext(self._task, self._place.beside(), self._counting)
 
 
 def _name_of(function: Callable[..., Any]) -> str:
+    """Return what a step is called."""
     named = without_partial(function)
     return getattr(named, "__qualname__", None) or type(named).__qualname__

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from perdure.dispatch.base import AttemptInfo, BlobName
+from perdure.dispatch.base import AttemptInfo, BlobName, StepCall
 from perdure.dispatch.failure import Failure
 from perdure.dispatch.waits import WaitFor
 from perdure.errors import ValueTooLarge
@@ -102,15 +102,13 @@ class SaveCheckpoint(Message, frozen=True, kw_only=True):
 
 
 class FindStep(Message, frozen=True, kw_only=True):
-    name: str
-    occurrence: int
+    call: StepCall
 
 
 class SaveStep(Message, frozen=True, kw_only=True):
     """Values: the result."""
 
-    name: str
-    occurrence: int
+    call: StepCall
 
 
 class AwaitOutcome(Message, frozen=True, kw_only=True):

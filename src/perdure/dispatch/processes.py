@@ -263,11 +263,11 @@ async def _found(task: Task, message: Ask, values: list[bytes]) -> list[Value]:
         case SaveCheckpoint():
             await services.checkpoint(Encoded(values[0]))
             return []
-        case FindStep(name=name, occurrence=occurrence):
-            recorded = await services.recorded_step(name, occurrence)
+        case FindStep(call=call):
+            recorded = await services.recorded_step(call)
             return [] if recorded is None else [memoryview(recorded)]
-        case SaveStep(name=name, occurrence=occurrence):
-            await services.record_step(name, occurrence, Encoded(values[0]))
+        case SaveStep(call=call):
+            await services.record_step(call, Encoded(values[0]))
             return []
         case AwaitOutcome(wanted=wanted):
             came = await services.outcome(wanted, *map(Encoded, values))

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from perdure.clock import SystemClock
-from perdure.dispatch.base import AttemptInfo, BlobName
+from perdure.dispatch.base import AttemptInfo, BlobName, StepCall
 from perdure.dispatch.failure import Failure, name_of_error, plain_fields, raised, storable
 from perdure.dispatch.frames import (
     Ask,
@@ -108,13 +108,13 @@ class RemoteServices:
         encoded = self._codec.encode(state, where=f"the checkpoint of node {self._info.node_id!r}")
         await self._questions.ask(SaveCheckpoint(), (encoded,))
 
-    async def recorded_step(self, name: str, occurrence: int) -> Encoded | None:
-        found = await self._questions.ask(FindStep(name=name, occurrence=occurrence))
+    async def recorded_step(self, call: StepCall) -> Encoded | None:
+        found = await self._questions.ask(FindStep(call=call))
         return Encoded(found[0]) if found else None
 
-    async def record_step(self, name: str, occurrence: int, result: Any) -> None:
-        encoded = self._codec.encode(result, where=f"step {name!r} of node {self._info.node_id!r}")
-        await self._questions.ask(SaveStep(name=name, occurrence=occurrence), (encoded,))
+    async def record_step(self, call: StepCall, result: Any) -> None:
+        encoded = self._codec.encode(result, where=f"step {call.name!r} of node {self._info.node_id!r}")
+        await self._questions.ask(SaveStep(call=call), (encoded,))
 
     async def outcome(self, wanted: WaitFor, value: Any = NOT_GIVEN) -> Came:
         given = (

@@ -7,7 +7,6 @@ before. Code before a wait repeats, unless it is in `step`.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Coroutine, Sequence
 from datetime import datetime
 from typing import Any, TypeVar, overload
@@ -16,6 +15,7 @@ import msgspec
 
 from perdure.dispatch.attempt import Attempt
 from perdure.dispatch.base import Task
+from perdure.dispatch.counting import Counting
 from perdure.dispatch.places import Place, ThreadPlace
 from perdure.dispatch.waits import (
     NOT_GIVEN,
@@ -43,18 +43,11 @@ class _Waits(Attempt):
 
     def _numbered(self, wanted: WaitFor) -> WaitFor:
         """Count a wait when it is called for, not when it is awaited: the order of the calls is what repeats."""
-        counted = f"\0{wanted.name}"  # which is no name of a function
-        self._steps[counted] += 1
-        return msgspec.structs.replace(wanted, occurrence=self._steps[counted] - 1)
+        return msgspec.structs.replace(wanted, occurrence=self._counting.wait(wanted.name))
 
     def begin_counting_anew(self) -> None:
-        """After a checkpoint: a body that goes on from there counts from there."""
-        for counted in [name for name in self._steps if name.startswith("\0")]:
-            del self._steps[counted]
-
-    def begin_counting_all_anew(self) -> None:
-        """After an input of a trigger that has a cursor: its steps belong to that, and are counted from there, too."""
-        self._steps.clear()
+        """After a checkpoint, or an input of a trigger that has a cursor: a body that goes on from there counts from there."""
+        self._counting.begin_anew()
 
     def _restore(self, state: Any) -> None:
         """Have a body that was told to go on before it was ended see its state, like one that runs again."""
@@ -77,8 +70,8 @@ class _Waits(Attempt):
 class AsyncWaits(_Waits):
     """How an async body waits."""
 
-    def __init__(self, task: Task, place: Place, steps: Counter[str]) -> None:
-        super().__init__(task, place, steps)
+    def __init__(self, task: Task, place: Place, counting: Counting) -> None:
+        super().__init__(task, place, counting)
         self._place = place
 
     @overload
@@ -191,8 +184,8 @@ class AsyncWaits(_Waits):
 class SyncWaits(_Waits):
     """How a body waits that is not async. When it is ended while it waits, AttemptOver is raised where it does."""
 
-    def __init__(self, task: Task, place: ThreadPlace, steps: Counter[str]) -> None:
-        super().__init__(task, place, steps)
+    def __init__(self, task: Task, place: ThreadPlace, counting: Counting) -> None:
+        super().__init__(task, place, counting)
         self._place = place
 
     @overload

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from perdure.dispatch.base import AttemptInfo, Task, slot_kind
+from perdure.dispatch.base import AttemptInfo, StepCall, Task, slot_kind
 from perdure.dispatch.failure import failure_of, storable
 from perdure.dispatch.waits import NOT_GIVEN, Came, WaitFor
 from perdure.engine.arguments import arguments_at_hand, gather_arguments
@@ -252,8 +252,8 @@ class Actor(Serving):
         recorded = [wait for wait in self._driver.projection.waits if wait.node_id == self.node_id]
         return Recall(recorded, self._scope_of)
 
-    def forget_waits(self) -> None:
-        """Expect the body to come back to nothing: it has come to a checkpoint."""
+    def leave_behind(self) -> None:
+        super().leave_behind()
         if "recall" in self.__dict__:
             self.recall.forget()
 
@@ -544,12 +544,13 @@ class Actor(Serving):
             suspends=suspends,
         )
         await self._driver.checkpoint(self, saved, blobs)
-        if not suspends:
-            self.forget_waits()
 
-    async def record_step(self, name: str, occurrence: int, result: Any) -> None:
-        encoded, blobs = await self.packed(result, f"step {name!r} of node {self.node_id!r}")
-        await self._driver.step_completed(self, storable(name), occurrence, encoded, blobs)
+    async def record_step(self, call: StepCall, result: Any) -> None:
+        encoded, blobs = await self.packed(result, f"step {call.name!r} of node {self.node_id!r}")
+        if self.has_left_behind(call):
+            self._driver.require_current(self)
+        else:
+            await self._driver.step_completed(self, storable(call.name), call.occurrence, encoded, blobs)
 
     async def outcome(self, wanted: WaitFor, value: Any = NOT_GIVEN, *, scope: str = "") -> Came:
         encoded: Encoded | None = None

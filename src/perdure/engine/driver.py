@@ -375,6 +375,8 @@ class Driver:
         self._pending.blobs += blobs
         self.flow.record(actor.node_id)
         self.decider.checkpoint(saved, at=self.machinery.clock.now_micros())
+        if not saved.suspends:
+            actor.leave_behind()
         await self._durable()
 
     async def step_completed(

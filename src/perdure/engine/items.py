@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from perdure.dispatch.base import BlobName
+from perdure.dispatch.base import BlobName, StepCall
 from perdure.dispatch.waits import NOT_GIVEN, Came, WaitFor
 from perdure.engine.assets import Files
 from perdure.engine.failures import InputUnusable
@@ -89,11 +89,11 @@ class ItemServices:
     async def checkpoint(self, state: Any) -> None:
         raise CheckpointNotHere(self._actor.node_id)
 
-    async def recorded_step(self, name: str, occurrence: int) -> Encoded | None:
-        return await self._actor.recorded_step(self._step(name), occurrence)
+    async def recorded_step(self, call: StepCall) -> Encoded | None:
+        return await self._actor.recorded_step(self._own(call))
 
-    async def record_step(self, name: str, occurrence: int, result: Any) -> None:
-        await self._actor.record_step(self._step(name), occurrence, result)
+    async def record_step(self, call: StepCall, result: Any) -> None:
+        await self._actor.record_step(self._own(call), result)
 
     async def outcome(self, wanted: WaitFor, value: Any = NOT_GIVEN) -> Came:
         if wanted.kind is WaitKind.SUSPEND and value is not NOT_GIVEN:
@@ -135,6 +135,9 @@ class ItemServices:
         if self._files is None:
             self._files = Files(self._actor.values.blobs)
         return self._files
+
+    def _own(self, call: StepCall) -> StepCall:
+        return msgspec.structs.replace(call, name=self._step(call.name))
 
     def _step(self, name: str) -> str:
         return f"{self.name}/{name}"

@@ -34,7 +34,7 @@ from perdure.engine.packing import PackedEntry
 from perdure.engine.pauses import pause_micros
 from perdure.engine.slots import Grant
 from perdure.engine.values import Decode
-from perdure.errors import AttemptOver, StoreError, ValueNotReadable
+from perdure.errors import AttemptOver, CheckpointNotHere, StoreError, ValueNotReadable
 from perdure.graph.constants import from_outside
 from perdure.graph.handles import Outputs
 from perdure.graph.itemfailure import ERRORS, ItemFailure
@@ -107,6 +107,11 @@ class MapActor(Actor):
 
     def prepare(self) -> None:
         """Nothing can be made ready before there are items."""
+
+    async def checkpoint(self, state: Any, *, suspends: bool = False) -> None:
+        if not suspends:  # what its items have done would be left behind
+            raise CheckpointNotHere(self.node_id)
+        await super().checkpoint(state, suspends=suspends)
 
     async def _attempt(self) -> tuple[dict[str, Encoded], tuple[BlobUse, ...]]:
         given = await self.patiently(self._gather)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from perdure.ids import CommandId
+from perdure.ids import CommandId, NodeId
 from perdure.journal import events as e
 from perdure.journal.decide import Decider
-from perdure.journal.projection import StepKey
 from perdure.journal.states import CheckpointState, NodeState, RunState, SignalState, WaitState
+from perdure.journal.steps import StepKey
 from perdure.store.base import BlobUse, ItemDrop, ItemRow
 
 
@@ -22,6 +22,8 @@ class Portion(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     nodes: tuple[NodeState, ...]
     steps: dict[StepKey, e.Encoded] | None
     """All memoised steps, where the run goes on on another branch, which keeps them."""
+    past_steps: tuple[NodeId, ...] = ()
+    """The nodes that have left steps behind."""
     blobs: tuple[BlobUse, ...]
     commands: tuple[CommandId, ...]
     items: tuple[ItemRow, ...] = ()
@@ -69,6 +71,7 @@ class Pending:
             run=projection.run,
             nodes=tuple(projection.nodes[node_id] for node_id in changed),
             steps=dict(projection.steps) if is_branched else None,
+            past_steps=projection.steps.take_past(),
             blobs=tuple(dict.fromkeys(self.blobs)) if self.blobs else (),
             commands=tuple(self.commands) if self.commands else (),
             items=items,

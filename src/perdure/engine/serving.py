@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from perdure.dispatch.base import BlobName
+from perdure.dispatch.base import BlobName, StepCall
 from perdure.dispatch.failure import plain_fields, storable
 from perdure.engine.assets import Files
 from perdure.engine.hub import Flash
@@ -36,6 +36,7 @@ class Serving:
         self.node_id = node_id
         self.attempt = attempt
         self._files: Files | None = None
+        self._checkpoints = 0
 
     @property
     def values(self) -> Values:
@@ -69,11 +70,19 @@ class Serving:
     def now(self) -> datetime:
         return datetime.fromtimestamp(self._driver.machinery.clock.now_micros() / 1_000_000, UTC)
 
-    async def recorded_step(self, name: str, occurrence: int) -> Encoded | None:
-        recorded = self._driver.projection.steps.get((self.node_id, storable(name), occurrence))
-        if recorded is None:
+    async def recorded_step(self, call: StepCall) -> Encoded | None:
+        recorded = self._driver.projection.steps.get((self.node_id, storable(call.name), call.occurrence))
+        if recorded is None or self.has_left_behind(call):
             return None
         return await self.patiently(functools.partial(self._driver.machinery.values.inlined, recorded))
+
+    def has_left_behind(self, call: StepCall) -> bool:
+        """Whether a step was called for before the last checkpoint: it is none of those that are counted since."""
+        return call.checkpoints != self._checkpoints
+
+    def leave_behind(self) -> None:
+        """Expect the body to come back to nothing: a checkpoint was recorded."""
+        self._checkpoints += 1
 
     async def secret(self, name: str) -> str:
         return self._driver.machinery.secrets(name)

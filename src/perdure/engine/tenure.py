@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 
 import msgspec
 
 from perdure.engine.pending import Portion
-from perdure.ids import BranchId, Epoch, EventId, Seq
+from perdure.ids import BranchId, Epoch, EventId, NodeId, Seq
 from perdure.journal import events as e
 from perdure.journal.branching import branch_state
-from perdure.journal.projection import StepKey
 from perdure.journal.states import BranchState, RunState
+from perdure.journal.steps import StepKey, leaves_behind
 from perdure.store.base import Claim, Keep, LeaseChange, Release, StepRow, Transition
 
 
@@ -53,6 +54,7 @@ class Tenure:
             events=recorded,
             nodes=portion.nodes,
             steps=_step_rows(recorded) if portion.steps is None else _steps_on_branch(portion.steps, portion.run),
+            past_steps=portion.past_steps,
             branches=() if portion.steps is None else _branch_rows(recorded),
             items=portion.items,
             drops=portion.drops,
@@ -98,18 +100,25 @@ def numbered(portion: Portion, base_seq: Seq, epoch: Epoch, new_id: Callable[[],
 
 
 def _step_rows(recorded: Sequence[e.Recorded]) -> tuple[StepRow, ...]:
-    """Return the rows of memoised steps that were taken."""
-    return tuple(
-        StepRow(
-            node_id=step.node_id,
-            branch_id=entry.branch_id,
-            name=step.name,
-            occurrence=step.occurrence,
-            result=step.result,
-            seq=entry.seq,
-        )
-        for entry in recorded
-        if isinstance(step := entry.event, e.StepCompleted)
+    """Return the rows of memoised steps that were taken, and that their nodes have not left behind since."""
+    taken: dict[NodeId, list[StepRow]] = {}
+    for entry in recorded:
+        event = entry.event
+        if isinstance(event, e.StepCompleted):
+            taken.setdefault(event.node_id, []).append(_step_row(event, entry))
+        elif taken and leaves_behind(event):
+            taken.pop(event.node_id, None)
+    return tuple(chain.from_iterable(taken.values()))
+
+
+def _step_row(step: e.StepCompleted, entry: e.Recorded) -> StepRow:
+    return StepRow(
+        node_id=step.node_id,
+        branch_id=entry.branch_id,
+        name=step.name,
+        occurrence=step.occurrence,
+        result=step.result,
+        seq=entry.seq,
     )
 
 

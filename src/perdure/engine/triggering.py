@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import hashlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, cast
-from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -80,8 +78,6 @@ class TriggerActor(Actor):
         super().__init__(driver, plan, node_type, attempt)
         self._is_closed = asyncio.Event()
         self._is_draining = False
-        self._scopes_of_steps: WeakKeyDictionary[asyncio.Task[Any], str] = WeakKeyDictionary()
-        """After which cursor the steps were begun that are being taken, each in a task."""
         trigger = as_trigger(node_type.fn)
         self.item_type: Any = Any if trigger is None else item_type(trigger)
         """What the trigger says that it gives."""
@@ -120,25 +116,11 @@ class TriggerActor(Actor):
         assert stream is not None, "the stream of a node that runs is open"
         return TriggerEmission(self, outbox, first=stream.entries)
 
-    async def recorded_step(self, name: str, occurrence: int) -> Encoded | None:
-        scope = self._scopes_of_steps[_this_task()] = self._since_cursor()
-        return await super().recorded_step(scope + name, occurrence)
-
-    async def record_step(self, name: str, occurrence: int, result: Any) -> None:
-        # It is counted with those among which it was begun, also if the cursor has moved since.
-        scope = self._scopes_of_steps.pop(_this_task(), None)
-        await super().record_step((self._since_cursor() if scope is None else scope) + name, occurrence, result)
-
-    def _since_cursor(self) -> str:
-        """Return what goes before the names of steps: who goes on from a cursor counts from there, and no cursor comes twice."""
-        cursor = self._driver.projection.node(self.node_id).checkpoint
-        return "" if cursor is None else f"cursor-{hashlib.sha256(cursor).hexdigest()[:16]}/"
-
     def input_received(self, packed: PackedInput) -> None:
         """Record what has come, together with its entry."""
         self._driver.flow.input_received(self.node_id, packed.input_id, packed.cursor)
         if packed.cursor is not None:
-            self.forget_waits()
+            self.leave_behind()
         if packed.acknowledge is not None:
             self._driver.when_durable(functools.partial(self._acknowledge, packed.acknowledge))
 
@@ -150,12 +132,6 @@ class TriggerActor(Actor):
                 log.warning("not_acknowledged", extra={"node_id": self.node_id, "error": repr(error)})
 
         self._driver.spawn(tell())
-
-
-def _this_task() -> asyncio.Task[Any]:
-    task = asyncio.current_task()
-    assert task is not None, "services are called in tasks"
-    return task
 
 
 def is_trigger(node_type: NodeType[..., Any]) -> bool:

@@ -81,7 +81,7 @@ class Trigger(Generic[C, T]):
                 last = arrived.cursor
             yield cast("T", arrived)
             if arrived.cursor is not None:  # else a later attempt begins where this one did, and counts as it does
-                context.begin_counting_all_anew()
+                context.begin_counting_anew()
 
 
 def as_trigger(declared: object) -> type[Trigger[Any, Any]] | None:

@@ -7,8 +7,8 @@ import msgspec
 from perdure.graph.plan import Plan
 from perdure.ids import BranchId, EngineId, NodeId, Seq
 from perdure.journal import events as e
-from perdure.journal.projection import StepKey
 from perdure.journal.states import BranchState, CheckpointState, NodeState, RunState, SignalState, WaitState
+from perdure.journal.steps import StepKey
 
 
 class KeptEntries(msgspec.Struct, frozen=True, kw_only=True, gc=False):

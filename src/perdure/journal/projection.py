@@ -14,10 +14,9 @@ from perdure.journal import events as e
 from perdure.journal.branching import branched
 from perdure.journal.evolve import create_run, evolve_node, evolve_run
 from perdure.journal.states import ENDED, NodeState, NodeStatus, RunState
+from perdure.journal.steps import StepKey, Steps, leaves_behind
 from perdure.journal.waiting import OPENING, SETTLING, Waits
 
-StepKey = tuple[NodeId, str, int]
-"""A memoised step: its node, its name, and how often that name came before."""
 Given = Mapping[NodeId, Mapping[str, e.Encoded]]
 _NOTED = OPENING | SETTLING | {e.StepCompleted, e.NodeCheckpointed, e.TriggerCursorAdvanced}
 """Events of which more is kept than what becomes of their node."""
@@ -30,13 +29,13 @@ class Projection:
         self,
         run: RunState,
         nodes: Iterable[NodeState] = (),
-        steps: dict[StepKey, e.Encoded] | None = None,
+        steps: Mapping[StepKey, e.Encoded] | None = None,
         waits: Waits | None = None,
         given: Given | None = None,
     ) -> None:
         self.run = run
         self.nodes: dict[NodeId, NodeState] = {node.node_id: node for node in nodes}
-        self.steps: dict[StepKey, e.Encoded] = steps if steps is not None else {}
+        self.steps = Steps(steps)
         self.waits = waits or Waits()
         self.given: Given = given if given is not None else {}
         """By node, and then by handle: what nodes are given in the place of what edges and properties say."""
@@ -80,11 +79,10 @@ class Projection:
 
     def _note(self, event: e.NodeEvent, seq: Seq, at: int) -> None:
         if isinstance(event, e.StepCompleted):
-            self.steps[event.node_id, event.name, event.occurrence] = event.result
-        elif isinstance(event, e.TriggerCursorAdvanced):
-            self.waits.checkpointed(event.node_id, seq=seq)
-        elif isinstance(event, e.NodeCheckpointed):
-            if not event.suspends:
+            self.steps.completed(event)
+        elif isinstance(event, e.NodeCheckpointed | e.TriggerCursorAdvanced):
+            if leaves_behind(event):
+                self.steps.left_behind(event.node_id)
                 self.waits.checkpointed(event.node_id, seq=seq)
         elif isinstance(event, e.WaitOpened):
             self.waits.opened(event, self.run.branch_id, seq=seq, at=at)
@@ -94,10 +92,9 @@ class Projection:
     def _branch(self, event: e.BranchCreated, at: int) -> None:
         seq = Seq(self.run.last_seq + 1)
         self.run = evolve_run(self.run, event, seq=seq, at=at)
-        dropped = frozenset(event.dropped)
         self.nodes = branched(self.nodes, event, seq=seq, at=at)
         self.given = event.given
-        self.steps = {key: result for key, result in self.steps.items() if key[0] not in dropped}
+        self.steps.branch(event)
         self.waits.branch(event)
 
 

@@ -126,6 +126,8 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     events: tuple[Recorded, ...] = ()
     nodes: tuple[NodeState, ...] = ()
     steps: tuple[StepRow, ...] = ()
+    past_steps: tuple[NodeId, ...] = ()
+    """Nodes that have left behind the steps that are there: those of the run's branch are removed, before `steps` are written."""
     branches: tuple[BranchState, ...] = ()
     items: tuple[ItemRow, ...] = ()
     drops: tuple[ItemDrop, ...] = ()

@@ -207,6 +207,11 @@ def step_row(step: StepRow) -> tuple[Any, ...]:
     return (step.branch_id, step.node_id, step.name, step.occurrence, bytes(step.result).decode(), step.seq)
 
 
+def past_step_rows(key: tuple[str, ...], transition: Transition) -> list[tuple[Any, ...]]:
+    """Return the key's columns, then branch_id, node_id"""
+    return [(*key, transition.run.branch_id, node_id) for node_id in transition.past_steps]
+
+
 def step_of(row: Row) -> StepRow:
     return StepRow(
         branch_id=BranchId(row[0]),

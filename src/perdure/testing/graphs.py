@@ -136,6 +136,22 @@ async def squares(ctx: Context, upto: int) -> list[int]:
     return [await ctx.step(square, ctx, x) for x in range(upto)]
 
 
+@node(retries=1, backoff=0)
+async def squares_with_checkpoints(ctx: Context, upto: int) -> list[int]:
+    """Take a step for each number and a checkpoint after every second one, and fail once in between."""
+    seen: list[int] = ctx.restored or []
+    effect(ctx)
+    for number in range(len(seen), upto):
+        squared = await ctx.step(square, ctx, number)
+        assert squared == number * number, "it was given the result of another step"
+        seen = [*seen, squared]
+        if number % 2:
+            await ctx.checkpoint(seen)
+        if number == 2 and ctx.attempt == 1:
+            raise ConnectionError("lost after a step that no checkpoint knows of")
+    return seen
+
+
 async def through_own_engine(work: Callable[[Engine], Awaitable[T]]) -> T:
     """Do something with the engine that runs a body, until the store has let it."""
     process = current_process()
@@ -285,6 +301,11 @@ def steps(x: int) -> list[int]:
 
 
 @workflow
+def steps_and_checkpoints(x: int) -> list[int]:
+    return squares_with_checkpoints.named("squares")(x)
+
+
+@workflow
 def cancelled(x: int) -> int:
     start = add.named("start")(x)
     asks, waits = cancelling.named("asks")(start), endless.named("waits")(start)
@@ -357,6 +378,7 @@ def reference_graphs() -> Sequence[Reference]:
         Reference(workflow=conditions, inputs={"x": 1}, certain=frozenset(("even", "if_odd", "after_odd", "either"))),
         Reference(workflow=checkpoints, inputs={"x": 4}),
         Reference(workflow=steps, inputs={"x": 3}),
+        Reference(workflow=steps_and_checkpoints, inputs={"x": 6}),
         Reference(
             workflow=cancelled,
             inputs={"x": 1},

@@ -21,6 +21,7 @@ def is_step(transition: Transition) -> bool:
     """Whether `step_run` can write the transition, or `step_items` if it adds to streams."""
     return transition.only_steps and not (
         transition.steps
+        or transition.past_steps
         or transition.blobs
         or transition.commands
         or transition.drops
@@ -65,6 +66,7 @@ def group_values(project_id: str, transitions: Sequence[Transition]) -> tuple[An
     awaited: Rows = []
     signals: Rows = []
     saved: Rows = []
+    past_steps: Rows = []
     for transition in transitions:
         run_id = transition.run_id
         key = (run_id,)
@@ -84,7 +86,23 @@ def group_values(project_id: str, transitions: Sequence[Transition]) -> tuple[An
         awaited += [(run_id, *waits.wait_row(wait)) for wait in transition.waits]
         signals += [(run_id, *waits.signal_row(signal)) for signal in transition.signals]
         saved += [(run_id, *checkpoints.checkpoint_row(row)) for row in transition.checkpoints]
-    tables = (moves, births, events, nodes, steps, blobs, commands, drops, items, created, awaited, signals, saved)
+        past_steps += rows.past_step_rows(key, transition)
+    tables = (
+        moves,
+        births,
+        events,
+        nodes,
+        steps,
+        blobs,
+        commands,
+        drops,
+        items,
+        created,
+        awaited,
+        signals,
+        saved,
+        past_steps,
+    )
     return (project_id, *map(encode_rows, tables))
 
 

@@ -64,7 +64,7 @@ SELECT run_id FROM moved;
 -- name: commit_group
 -- The commit of any group, in one statement. `$2` runs that go on, `$3` runs that begin, then rows with their run's id in front:
 -- `$4` events, `$5` nodes, `$6` steps, `$7` blobs, `$8` commands, `$9` drops, `$10` items, `$11` branches, `$12` waits, `$13`
--- signals, `$14` checkpoints. What it returns are the runs that were written; nothing is written for the others.
+-- signals, `$14` checkpoints, `$15` nodes whose steps are past. What it returns are the runs that were written; nothing is written for the others.
 --   locked   fences: epoch and last_seq are still what the engine saw, and of a claim, nobody living owns the run. A row that
 --            somebody else holds is left out, so that one locked run makes no other wait; `look_up` tells which these were. Not
 --            stronger than NO KEY UPDATE: a command may arrive for the run meanwhile.
@@ -73,6 +73,8 @@ SELECT run_id FROM moved;
 --            dropped gets nothing by the same transition (`drop_rows`). Rows are looked up stream by stream and then removed by
 --            their place, which leaves the planner no choice: this table is often empty when it is analysed, and from then on a
 --            join would read all of it in every commit. No row of it ever moves, and nobody else removes those of a locked run.
+--   forgotten  removes steps in the same way, and comes before `remembered`, which counts what it has removed: a step may be
+--            written in the place of one that is past, because a row that this very transaction has removed is in nobody's way.
 -- Two spellings keep the plan right, which is made once for groups of every size. A comparison with jsonb_typeof counts as a rare
 -- match, so runs are looked up one by one by their key. `(… IN (…)) IS TRUE` is never turned into a join and costs next to
 -- nothing: it is one probe of a hash table per row.
@@ -145,11 +147,21 @@ WITH moves AS (
         error = excluded.error, checkpoint = excluded.checkpoint, reason = excluded.reason, due = excluded.due,
         scheduled_at = excluded.scheduled_at, started_at = excluded.started_at, ended_at = excluded.ended_at,
         duration_ms = excluded.duration_ms, stream = excluded.stream, last_seq = excluded.last_seq
+), forgotten AS (
+    DELETE FROM run_steps
+     WHERE ctid = ANY (ARRAY(
+           SELECT s.ctid
+             FROM jsonb_array_elements($15::jsonb) AS p,
+                  LATERAL (SELECT ctid FROM run_steps
+                            WHERE project_id = $1 AND run_id = p->>0 AND branch_id = (p->>1)::bigint AND node_id = p->>2
+                           OFFSET 0) AS s
+            WHERE (p->>0 IN (SELECT run_id FROM written)) IS TRUE))
+    RETURNING run_id
 ), remembered AS (
     INSERT INTO run_steps (project_id, run_id, branch_id, node_id, name, occurrence, result, seq)
     SELECT $1, s->>0, (s->>1)::bigint, s->>2, s->>3, (s->>4)::bigint, s->>5, (s->>6)::bigint
       FROM jsonb_array_elements($6::jsonb) AS s
-     WHERE (s->>0 IN (SELECT run_id FROM written)) IS TRUE
+     WHERE (s->>0 IN (SELECT run_id FROM written)) IS TRUE AND (SELECT count(*) FROM forgotten) >= 0
 ), used AS (
     INSERT INTO blobs (project_id, run_id, digest, size)
     SELECT $1, b->>0, b->>1, (b->>2)::bigint

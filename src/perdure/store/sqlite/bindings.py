@@ -35,6 +35,7 @@ def row_writes(project: str, transitions: Sequence[Transition]) -> Iterator[tupl
     nodes: list[Binding] = []
     drops: list[Binding] = []
     items: list[Binding] = []
+    past_steps: list[Binding] = []
     others: dict[str, list[Binding]] = {}
     for transition in transitions:
         key = (project, transition.run_id)
@@ -46,6 +47,8 @@ def row_writes(project: str, transitions: Sequence[Transition]) -> Iterator[tupl
             others.setdefault("create_branches", []).extend(
                 (*key, *branches.branch_row(row)) for row in transition.branches
             )
+        if transition.past_steps:
+            past_steps += rows.past_step_rows(key, transition)
         if transition.steps:
             others.setdefault("put_steps", []).extend((*key, *rows.step_row(step)) for step in transition.steps)
         if transition.drops:
@@ -77,4 +80,6 @@ def row_writes(project: str, transitions: Sequence[Transition]) -> Iterator[tupl
         yield "drop_items", drops
     if items:
         yield "put_items", items
+    if past_steps:
+        yield "drop_steps", past_steps
     yield from others.items()

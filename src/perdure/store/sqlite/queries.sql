@@ -66,6 +66,10 @@ INSERT OR REPLACE INTO run_node_state
         checkpoint, reason, due, scheduled_at, started_at, ended_at, duration_ms, stream, last_seq)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
+-- name: drop_steps
+-- Steps that their node has left behind. Before put_steps: the same names may come again.
+DELETE FROM run_steps WHERE project_id = ? AND run_id = ? AND branch_id = ? AND node_id = ?;
+
 -- name: put_steps
 -- Results of memoised steps.
 INSERT INTO run_steps (project_id, run_id, branch_id, node_id, name, occurrence, result, seq)
