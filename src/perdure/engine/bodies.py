@@ -126,7 +126,8 @@ class Bodies:
 
     def drop(self, node_ids: Collection[NodeId], reason: str) -> None:
         """Let go of the attempts at some nodes: they no longer count, and are told so."""
-        for actor in [actor for actor in self._held if actor.node_id in node_ids]:
+        gone = frozenset(node_ids)
+        for actor in [actor for actor in self._held if actor.node_id in gone]:
             is_running = self._running.get(actor.node_id) is actor
             self.leave(actor)
             if is_running:

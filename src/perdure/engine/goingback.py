@@ -51,12 +51,15 @@ def obey_going_back(command: Command, driver: Driver, *, at: int) -> bool:
     back = msgspec.convert(command.payload, Back)
     decider = driver.decider
     if command.kind == RETRY:
-        if driver.projection.run.status not in TERMINAL or not decider.cone_of_retry().retried:
+        if not decider.may_retry:
             return False
+        driver.spent_seconds = 0.0  # it has all its time again
         decider.retry(reason=back.reason, asked_as=command.command_id, at=at)
         return True
     if decider.why_not(back.change) is not None:
         return False
+    if driver.projection.run.status in TERMINAL:
+        driver.spent_seconds = 0.0
     driver.streams.record_all(decider, at=at)
     driver.use_blobs(back.blobs)
     cone = decider.jump(back.change, reason=back.reason, by=back.by, asked_as=command.command_id, at=at)

@@ -23,7 +23,7 @@ from perdure.ids import BranchId, CommandId, NodeId, Seq
 from perdure.journal.compare import Difference
 from perdure.journal.decide import Decider
 from perdure.journal.projection import Projection
-from perdure.journal.states import TERMINAL, BranchState, WaitKind
+from perdure.journal.states import BranchState, WaitKind
 from perdure.journal.waiting import Waits
 from perdure.store.base import BlobUse, Command, StoredRun
 
@@ -74,7 +74,9 @@ class Repairs(Checkpoints):
         it is kept, and will be.
         """
         stored = await self.load()
-        if stored.run.status not in TERMINAL or not (await self._decider(stored)).cone_of_retry().retried:
+        if (known := await self._asked_before(command_id)) is not None:
+            return known
+        if not (await self._decider(stored)).may_retry:
             raise CannotGoBack(
                 self.run_id, f"it is {stored.run.status.value}, and nothing of it has failed or was stopped"
             )
@@ -103,6 +105,8 @@ class Repairs(Checkpoints):
         be given, and GoingBackPending as `retry` does.
         """
         stored, back = await self._back_to(node, inputs, data, outputs, reason=reason, by=by)
+        if (known := await self._asked_before(command_id)) is not None:
+            return known
         if (problem := (await self._decider(stored)).why_not(back.change)) is not None:
             raise CannotGoBack(self.run_id, problem)
         return await self._go_back(JUMP, back, timeout, command_id)
@@ -120,7 +124,7 @@ class Repairs(Checkpoints):
             stored = await self.load()
             decider = await self._decider(stored)
             cone, problem = decider.cone_of_retry(), None
-            if stored.run.status not in TERMINAL or not cone.retried:
+            if not decider.may_retry:
                 problem = "nothing has failed or was stopped"
         else:
             stored, back = await self._back_to(node, inputs, data, outputs)
@@ -231,6 +235,14 @@ class Repairs(Checkpoints):
                 return await self._gone_back(command.command_id)
         except TimeoutError:
             raise GoingBackPending(self.run_id) from None
+
+    async def _asked_before(self, command_id: str | None) -> BranchId | None:
+        """Return the branch that somebody has asked for under this id. If there is none, a run that was loaded before has not gone
+        back for it either."""
+        if command_id is None:
+            return None
+        branches = await self._engine.store.list_branches(self.run_id)
+        return next((found.branch_id for found in branches if found.asked_as == command_id), None)
 
     async def _gone_back(self, command_id: CommandId) -> BranchId:
         with self._engine.hub.watching(self.run_id) as changed:

@@ -16,11 +16,13 @@ def branched(
     nodes: Mapping[NodeId, NodeState], event: e.BranchCreated, *, seq: Seq, at: int
 ) -> dict[NodeId, NodeState]:
     """Return the nodes as they stand on a branch that was created."""
-    dropped, retried = frozenset(event.dropped), frozenset(event.retried)
+    dropped, retried, in_doubt = frozenset(event.dropped), frozenset(event.retried), frozenset(event.in_doubt)
     after: dict[NodeId, NodeState] = {}
     for node_id, node in nodes.items():
         if node_id in dropped:
             after[node_id] = _begun_again(node, event, seq, at)
+        elif node_id in in_doubt:
+            after[node_id] = _doubted(node, event, seq)
         elif node_id in retried:
             after[node_id] = _tried_again(node, event, seq)
         elif node_id == event.replayed:
@@ -58,6 +60,19 @@ def _begun_again(node: NodeState, event: e.BranchCreated, seq: Seq, at: int) -> 
     if outputs is None:
         return begun
     return replace(begun, status=NodeStatus.COMPLETED, outputs=outputs, ended_at=at)
+
+
+def _doubted(node: NodeState, event: e.BranchCreated, seq: Seq) -> NodeState:
+    """Return a node of which nobody knows what became of its attempt."""
+    return replace(
+        node,
+        branch_id=event.branch_id,
+        status=NodeStatus.IN_DOUBT,
+        attempt_ended=True,
+        reason="",
+        ended_at=None,
+        last_seq=seq,
+    )
 
 
 def _tried_again(node: NodeState, event: e.BranchCreated, seq: Seq) -> NodeState:

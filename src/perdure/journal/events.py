@@ -410,6 +410,8 @@ class BranchCreated(Event, frozen=True, kw_only=True):
     """Nodes that begin again, as if nothing had happened to them."""
     retried: tuple[NodeId, ...] = ()
     """Nodes that had failed or were stopped and are tried again: what they have recorded counts, and so do their keys."""
+    in_doubt: tuple[NodeId, ...] = ()
+    """Of those: what must run at most once and was stopped when it had begun. Somebody has to say what became of it."""
     given: dict[NodeId, dict[str, Encoded]] = {}
     """By node, and then by handle: what nodes are given on the branch in the place of what edges and properties say."""
     outputs: dict[NodeId, dict[str, Encoded]] = {}

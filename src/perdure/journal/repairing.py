@@ -15,7 +15,7 @@ from perdure.graph.model import FED
 from perdure.ids import BranchId, NodeId, Seq
 from perdure.journal import events as e
 from perdure.journal.resting import Resting
-from perdure.journal.states import TERMINAL, NodeStatus, RunStatus
+from perdure.journal.states import TERMINAL, NodeState, NodeStatus, RunStatus
 
 _STOPPED = frozenset((NodeStatus.FAILED, NodeStatus.CANCELLED))
 _REST = frozenset((RunStatus.SUSPENDED, RunStatus.AWAITING_INPUT, RunStatus.QUARANTINED))
@@ -48,6 +48,11 @@ class Repairing(Resting):
     def cone_of_retry(self) -> Cone:
         """Return what is tried again: whatever has failed, or was stopped because of it."""
         return Cone(retried=self._stopped())
+
+    @property
+    def may_retry(self) -> bool:
+        """Whether there is something left to do in a run that has ended."""
+        return self.projection.run.status in (RunStatus.FAILED, RunStatus.CANCELLED)
 
     def cone_of_jump(self, change: Change) -> Cone:
         """Return what begins again if a run goes back to a node: that one, unless somebody says what it has given, and whatever
@@ -88,6 +93,16 @@ class Repairing(Resting):
     def _stopped(self) -> tuple[NodeId, ...]:
         return tuple(node_id for node_id, node in self.projection.nodes.items() if node.status in _STOPPED)
 
+    def _of_unknown_end(self, cone: Cone) -> tuple[NodeId, ...]:
+        """Return which nodes that are tried again must run at most once, and were stopped when they had begun."""
+        return tuple(
+            node_id
+            for node_id in cone.retried
+            if self.plan.nodes[node_id].policy.once
+            and self.projection.status(node_id) is NodeStatus.CANCELLED
+            and _has_begun(self.projection.node(node_id))
+        )
+
     def _reopen(self, reason: str, at: int) -> None:
         """Have the run move again, unless it was paused: then it goes on where it is told to when it is resumed."""
         status = self.projection.run.status
@@ -116,6 +131,7 @@ class Repairing(Resting):
             cut=cut,
             dropped=cone.dropped,
             retried=cone.retried,
+            in_doubt=self._of_unknown_end(cone),
             given={node_id: dict(values) for node_id, values in given.items()},
             outputs=dict(outputs or {}),
             reason=reason,
@@ -133,24 +149,32 @@ class Repairing(Resting):
         chosen = change.node_id
         if chosen not in self.plan.nodes:
             return f"there is no node {chosen!r} in its graph"
+        if change.outputs is not None and self.plan.nodes[chosen].readers:
+            return f"what {chosen!r} gives is read item by item, and cannot be said as a whole: go back to it with other inputs"
         cone = self.cone_of_jump(change)
+        dropped = frozenset(cone.dropped)
         replaced = () if change.outputs is None else (chosen,)
         for node_id in cone.dropped:
             plan, node = self.plan.nodes[node_id], self.projection.node(node_id)
             if node_id in replaced:
                 continue
-            if plan.policy.once and node.started_at is not None:
+            if plan.policy.once and _has_begun(node):
                 return f"{node_id!r} must run at most once, and has begun: say what it has given instead"
             if plan.node.type in FED and node.started_at is not None:
                 return f"{node_id!r} is fed from outside, and what has come for it cannot be had again"
-            if (source := self._read_out_for(node_id, cone)) is not None:
+            if (source := self._read_out_for(node_id, dropped)) is not None:
                 return f"{node_id!r} reads {source!r} item by item, and its items are not kept: go back to {source!r}"
         return None
 
-    def _read_out_for(self, node_id: NodeId, cone: Cone) -> NodeId | None:
+    def _read_out_for(self, node_id: NodeId, dropped: frozenset[NodeId]) -> NodeId | None:
         """Return a source whose stream a node would read again, and of which only the whole is left."""
         flow = self.plan.nodes[node_id].flow
         for edge in () if flow is None else flow.live:
-            if edge.source not in cone.dropped and self._is_read_out(edge.source):
+            if edge.source not in dropped and self._is_read_out(edge.source):
                 return edge.source
         return None
+
+
+def _has_begun(node: NodeState) -> bool:
+    """Whether a body of the node has begun, in this attempt or in one before."""
+    return node.started_at is not None or node.attempt > 1

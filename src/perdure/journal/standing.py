@@ -211,5 +211,5 @@ class Standing:
         self.ready.extend(node.node_id for node in sorted(scheduled, key=lambda node: node.last_seq))
         self._go_on()
         for stage, members in self.plan.stages.items():
-            if any(member in nodes for member in members):
+            if any(self.projection.status(member) is not NodeStatus.IDLE for member in members):
                 self._stages_open[stage] = sum(member not in settled for member in members)

@@ -99,3 +99,20 @@ def test_nothing_follows_in_a_run_that_is_being_cancelled():
     assert statuses.count(NodeStatus.CANCELLED) == 7
     assert scheduled(decider) == 0
     assert decider.projection.run.status is RunStatus.CANCELLED
+
+
+def test_a_cancelled_run_goes_on_also_if_nothing_of_it_was_stopped():
+    decider = begun()
+    root = NodeId("root")
+    attempt = decider.start_attempt(root, at=2)
+    decider.cancel(reason="", at=3)
+    decider.attempt_completed(root, attempt, {"output": msgspec.Raw(b"1")}, duration_ms=0, at=3)
+    decider.proceed(at=4)
+    assert decider.projection.run.status is RunStatus.CANCELLED
+
+    assert decider.may_retry
+    decider.retry(reason="", asked_as="", at=5)
+    decider.proceed(at=5)
+
+    assert decider.projection.status(root) is NodeStatus.COMPLETED
+    assert scheduled(decider) == WIDTH
