@@ -237,8 +237,8 @@ class Repairs(Checkpoints):
             raise GoingBackPending(self.run_id) from None
 
     async def _asked_before(self, command_id: str | None) -> BranchId | None:
-        """Return the branch that somebody has asked for under this id. If there is none, a run that was loaded before has not gone
-        back for it either."""
+        """Return the branch that somebody has asked for under this id. If there is none, a run that was loaded before has not
+        gone back for it either."""
         if command_id is None:
             return None
         branches = await self._engine.store.list_branches(self.run_id)
