@@ -24,6 +24,7 @@ from perdure.journal.compare import Difference
 from perdure.journal.decide import Decider
 from perdure.journal.projection import Projection
 from perdure.journal.states import BranchState, WaitKind
+from perdure.journal.truth import by_handle
 from perdure.journal.waiting import Waits
 from perdure.store.base import BlobUse, Command, StoredRun
 
@@ -189,6 +190,8 @@ class Repairs(Checkpoints):
         given, blobs = await self._packed(stored, prepared, chosen, wished)
         concluded: dict[str, str] | None = None
         if outputs is not msgspec.UNSET:
+            if problems := list(_unknown_outputs(prepared, chosen, outputs)):
+                raise WrongInputs(stored.run.workflow, [f"node {node!r}: {problem}" for problem in problems])
             values, more = await conclude_for(outputs, chosen, prepared.plan, self._engine.values)
             concluded = {name: bytes(value).decode() for name, value in values.items()}
             blobs += more
@@ -288,6 +291,17 @@ def _unknown(prepared: Prepared, node: NodeId, wished: Mapping[str, Any]) -> Ite
             yield f"{handle!r} takes a stream, which cannot be replaced here: go back to where it comes from"
         elif handle not in known:
             yield f"it has no input {handle!r} (it has {', '.join(map(repr, known)) or 'none'})"
+
+
+def _unknown_outputs(prepared: Prepared, node: NodeId, outputs: Any) -> Iterator[str]:
+    """Yield what is wrong with the names under which a node is said to have given something, as far as its type is here."""
+    node_type = prepared.types.get(prepared.plan.nodes[node].node.type)
+    if node_type is None or node_type.open_outputs:
+        return
+    known = [handle.name for handle in node_type.outputs]
+    for handle in by_handle(outputs):
+        if known and handle not in known:
+            yield f"it has no output {handle!r} (it has {', '.join(map(repr, known))})"
 
 
 def _some(prepared: Prepared) -> str:

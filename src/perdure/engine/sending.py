@@ -30,6 +30,9 @@ IN_ORDER = (frozenset((SEND, CLOSE)), frozenset((PAUSE, RESUME)))
 """Commands that must not overtake each other."""
 
 
+_CUT_SHORT = frozenset((*STOPPING, RunStatus.FAILED, RunStatus.CANCELLED))
+
+
 class Sent(msgspec.Struct, frozen=True, kw_only=True):
     """The payload of the commands. The item is an encoded value as text."""
 
@@ -100,8 +103,10 @@ def is_too_early(command: Command, driver: Driver, early: Collection[Command]) -
     if command.kind not in (SEND, CLOSE):
         return False
     node_id = NodeId(str(command.payload.get("input", "")))
+    if driver.projection.run.status in _CUT_SHORT:
+        return not driver.flow.is_closed(node_id)  # it is kept for whoever tries the run again
     is_closed = driver.projection.status(node_id) in (NodeStatus.IDLE, NodeStatus.SCHEDULED, NodeStatus.SUSPENDED)
-    return is_closed or (driver.projection.run.status not in STOPPING and driver.flow.is_ending(node_id))
+    return is_closed or driver.flow.is_ending(node_id)
 
 
 def obey_sent(command: Command, driver: Driver) -> bool:

@@ -12,7 +12,7 @@ from perdure.graph.model import FED
 from perdure.graph.plan import Plan
 from perdure.ids import NodeId
 from perdure.journal.projection import Projection
-from perdure.journal.states import ENDED, NodeStatus
+from perdure.journal.states import ENDED, NodeState, NodeStatus
 
 
 class Again:
@@ -82,3 +82,9 @@ class Again:
             is_left = self._is_left(edge.source) and not self._is_input(edge.source)
             if stream is not None and (stream.is_unread or is_left):
                 yield edge.source
+
+
+def has_begun(node: NodeState) -> bool:
+    """Whether a body of the node has begun, in this attempt or in one before, or somebody has said what it has given."""
+    is_said = node.status is NodeStatus.COMPLETED and not node.attempt
+    return node.started_at is not None or node.attempt > 1 or is_said

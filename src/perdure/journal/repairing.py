@@ -14,8 +14,9 @@ import msgspec
 from perdure.graph.model import FED
 from perdure.ids import BranchId, NodeId, Seq
 from perdure.journal import events as e
+from perdure.journal.again import has_begun
 from perdure.journal.resting import Resting
-from perdure.journal.states import TERMINAL, NodeState, NodeStatus, RunStatus
+from perdure.journal.states import TERMINAL, NodeStatus, RunStatus
 
 _STOPPED = frozenset((NodeStatus.FAILED, NodeStatus.CANCELLED))
 _REST = frozenset((RunStatus.SUSPENDED, RunStatus.AWAITING_INPUT, RunStatus.QUARANTINED))
@@ -100,7 +101,7 @@ class Repairing(Resting):
             for node_id in cone.retried
             if self.plan.nodes[node_id].policy.once
             and self.projection.status(node_id) is NodeStatus.CANCELLED
-            and _has_begun(self.projection.node(node_id))
+            and has_begun(self.projection.node(node_id))
         )
 
     def _reopen(self, reason: str, at: int) -> None:
@@ -158,7 +159,7 @@ class Repairing(Resting):
             plan, node = self.plan.nodes[node_id], self.projection.node(node_id)
             if node_id in replaced:
                 continue
-            if plan.policy.once and _has_begun(node):
+            if plan.policy.once and has_begun(node):
                 return f"{node_id!r} must run at most once, and has begun: say what it has given instead"
             if plan.node.type in FED and node.started_at is not None:
                 return f"{node_id!r} is fed from outside, and what has come for it cannot be had again"
@@ -173,8 +174,3 @@ class Repairing(Resting):
             if edge.source not in dropped and self._is_read_out(edge.source):
                 return edge.source
         return None
-
-
-def _has_begun(node: NodeState) -> bool:
-    """Whether a body of the node has begun, in this attempt or in one before."""
-    return node.started_at is not None or node.attempt > 1

@@ -188,6 +188,7 @@ class Standing:
         self._looks.clear()
         self._survey()
         self.ready = ready  # the others wait for a place, or for their time
+        self._go_on()
         self._look_at_all()
 
     def _survey(self) -> None:

@@ -7,6 +7,7 @@ from collections import deque
 from perdure.graph.plan import Flow, NodePlan
 from perdure.ids import BranchId, NodeId
 from perdure.journal import events as e
+from perdure.journal.again import has_begun
 from perdure.journal.readiness import is_read_out
 from perdure.journal.standing import Standing
 from perdure.journal.states import (
@@ -73,7 +74,7 @@ class Streaming(Standing):
     def must_not_begin_again(self, node_id: NodeId) -> NodeId | None:
         """Return a node that would begin again with this one, must run at most once and has been started, if there is one."""
         for other in self._again.begin_with(node_id):
-            if self.plan.nodes[other].policy.once and self.projection.node(other).started_at is not None:
+            if self.plan.nodes[other].policy.once and has_begun(self.projection.node(other)):
                 return other
         return None
 
@@ -89,6 +90,7 @@ class Streaming(Standing):
             cut=run.last_seq,
             dropped=dropped,
             replayed=node_id,
+            given={other: dict(values) for other, values in self.projection.given.items()},
             reason=reason,
         )
         self._record(created, at)

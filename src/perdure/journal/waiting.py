@@ -139,12 +139,13 @@ class Waits:
 
     def branch(self, event: e.BranchCreated) -> None:
         """Go on on a branch: nodes that begin again have waited for nothing, and the signals they took are there again. Those
-        that are tried again wait once more for what they did not get."""
+        that are tried again wait once more for what they did not get, under other ids: somebody may have answered under the
+        earlier ones when nobody listened any more."""
         dropped, retried = frozenset(event.dropped), frozenset(event.retried)
         self._waits = {
-            wait_id: replace(wait, branch_id=event.branch_id)
+            wait_id: _on_branch(wait, event.branch_id, is_retried=wait.node_id in retried)
             for wait_id, wait in self._waits.items()
-            if wait.node_id not in dropped and not (wait.node_id in retried and wait.status is WaitStatus.WITHDRAWN)
+            if wait.node_id not in dropped
         }
         self._changed = dict.fromkeys(self._waits)
         self._survey()
@@ -237,3 +238,8 @@ def _question(event: e.InteractionRequested) -> Question:
     return Question(
         prompt=event.prompt, schema=event.schema, choices=event.choices, show=event.show, default=event.default
     )
+
+
+def _on_branch(wait: WaitState, branch_id: BranchId, *, is_retried: bool) -> WaitState:
+    is_past = is_retried and wait.status is WaitStatus.WITHDRAWN
+    return replace(wait, branch_id=branch_id, status=WaitStatus.PAST if is_past else wait.status)
