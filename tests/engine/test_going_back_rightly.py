@@ -11,6 +11,7 @@ import pytest
 
 from perdure import Context, Engine, EngineSettings, Outputs, Stream, collect, node, stage, workflow
 from perdure.engine.run import Run
+from perdure.engine.waiting import Answer, answer_command
 from perdure.errors import CannotGoBack, InputClosed, RunCancelled, RunFailed, WrongInputs
 from perdure.journal import events as e
 from perdure.journal.states import RunStatus
@@ -117,6 +118,9 @@ async def test_what_must_run_once_and_was_stopped_is_in_doubt(store_url: str, wo
             await run.result()
         gates.clear()
 
+        preview = await run.preview()
+        assert preview.in_doubt == ("rightly_once",)
+        assert preview.runs == ("rightly_plus",)
         await run.retry()
         await rests(run, RunStatus.SUSPENDED)
         assert ran["once"] == 1, "nobody knows whether it was done"
@@ -291,9 +295,11 @@ async def test_a_question_that_was_answered_too_late_can_be_answered_when_it_is_
     async with Engine(store_url) as engine:
         run = await engine.start(rightly_asked, x=1)
         first = await question_of(run)
-        await asyncio.gather(run.cancel(), run.answer(first, True))
+        await run.cancel()
         with pytest.raises(RunCancelled):
             await run.result()
+        late = Answer(wait_id=first, value="true")
+        await engine.store.add_command(answer_command(run.run_id, late, at=engine.clock.now_micros()))
 
         await run.retry()
         await run.answer(await question_of(run), True)

@@ -184,6 +184,8 @@ def _foretell(preview: Preview, run_id: RunId, sheet: Paper, *, as_json: bool) -
     if preview.given_up is not None:
         raise CannotGoBack(run_id, preview.given_up)
     click.echo(f"{counted(len(preview.runs), 'node')} would run: {_names(preview.runs)}")
+    if preview.in_doubt:
+        click.echo(f"{_names(preview.in_doubt)} would be in doubt: somebody has to say what became of it")
     if preview.asks:
         click.echo(f"{_names(preview.asks)} would ask again")
     if preview.kept:

@@ -36,7 +36,9 @@ class Queue:
         return bool(self._queued[kind])
 
     def add(self, node_id: NodeId, kind: SlotKind, *, delay_seconds: float = 0.0) -> None:
-        """Have a node wait for its place, when its time has come."""
+        """Have a node wait for its place, when its time has come. If it was to wait for another time, that counts no longer."""
+        if self._delayed and (earlier := self._delayed.pop(node_id, None)) is not None:
+            earlier.cancel()
         if delay_seconds <= 0:
             self._queued[kind].append(node_id)
         else:

@@ -58,6 +58,8 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes that have ended, and whose results would stay."""
     asks: tuple[NodeId, ...]
     """Of those that would run: nodes that have asked people something, and would ask again."""
+    in_doubt: tuple[NodeId, ...]
+    """Nodes that must run at most once and were stopped when they had begun: somebody would have to say what became of them."""
     given_up: str | None
     """Why the run cannot go back so, if it cannot."""
 
@@ -77,7 +79,7 @@ class Repairs(Checkpoints):
         stored = await self.load()
         if (known := await self._asked_before(command_id)) is not None:
             return known
-        if not (await self._decider(stored)).may_retry:
+        if not _decider(stored, await self._engine.prepared(stored.run)).may_retry:
             raise CannotGoBack(
                 self.run_id, f"it is {stored.run.status.value}, and nothing of it has failed or was stopped"
             )
@@ -105,10 +107,10 @@ class Repairs(Checkpoints):
         Raises CannotGoBack if there is no such node or it must not be repeated, WrongInputs if it does not take what it is to
         be given, and GoingBackPending as `retry` does.
         """
-        stored, back = await self._back_to(node, inputs, data, outputs, reason=reason, by=by)
+        stored, prepared, back = await self._back_to(node, inputs, data, outputs, reason=reason, by=by)
         if (known := await self._asked_before(command_id)) is not None:
             return known
-        if (problem := (await self._decider(stored)).why_not(back.change)) is not None:
+        if (problem := _decider(stored, prepared).why_not(back.change)) is not None:
             raise CannotGoBack(self.run_id, problem)
         return await self._go_back(JUMP, back, timeout, command_id)
 
@@ -123,24 +125,26 @@ class Repairs(Checkpoints):
         """Return what `jump` would do, or without a node what `retry` would do, and do nothing."""
         if node is None:
             stored = await self.load()
-            decider = await self._decider(stored)
+            decider = _decider(stored, await self._engine.prepared(stored.run))
             cone, problem = decider.cone_of_retry(), None
             if not decider.may_retry:
                 problem = "nothing has failed or was stopped"
         else:
-            stored, back = await self._back_to(node, inputs, data, outputs)
-            decider = await self._decider(stored)
+            stored, prepared, back = await self._back_to(node, inputs, data, outputs)
+            decider = _decider(stored, prepared)
             problem = decider.why_not(back.change)
             cone = decider.cone_of_jump(back.change)
         replaced = node if outputs is not msgspec.UNSET else None
         again = frozenset((*cone.dropped, *cone.retried)) - {replaced}
         stays = frozenset(found.node_id for found in stored.nodes if found.ended_at is not None) - again
         asked = {wait.node_id for wait in stored.waits if wait.kind is WaitKind.ASK and wait.node_id in cone.dropped}
-        order = list(decider.plan.nodes)
+        doubted = decider.in_doubt_after(cone)
+        order = [name for name in decider.plan.nodes if name != replaced]
         return Preview(
-            runs=tuple(name for name in order if name not in stays and name != replaced),
-            kept=tuple(name for name in order if name in stays and name != replaced),
-            asks=tuple(name for name in order if name in asked and name != replaced),
+            runs=tuple(name for name in order if name not in stays and name not in doubted),
+            kept=tuple(name for name in order if name in stays),
+            asks=tuple(name for name in order if name in asked),
+            in_doubt=doubted,
             given_up=problem,
         )
 
@@ -164,11 +168,6 @@ class Repairs(Checkpoints):
         graph = await self.graph()
         return difference(one, other or await self.load(), graph)
 
-    async def _decider(self, stored: StoredRun) -> Decider:
-        prepared = await self._engine.prepared(stored.run)
-        waits = Waits(stored.waits, stored.signals)
-        return Decider(Projection(stored.run, stored.nodes, {}, waits, stored.given), prepared.plan)
-
     async def _back_to(
         self,
         node: str,
@@ -178,7 +177,7 @@ class Repairs(Checkpoints):
         *,
         reason: str = "",
         by: str = "",
-    ) -> tuple[StoredRun, Back]:
+    ) -> tuple[StoredRun, Prepared, Back]:
         stored = await self.load()
         prepared = await self._engine.prepared(stored.run)
         if node not in prepared.plan.nodes:
@@ -195,9 +194,8 @@ class Repairs(Checkpoints):
             values, more = await conclude_for(outputs, chosen, prepared.plan, self._engine.values)
             concluded = {name: bytes(value).decode() for name, value in values.items()}
             blobs += more
-        return stored, Back(
-            node_id=node, given=given, outputs=concluded, blobs=blobs, reason=storable(reason), by=storable(by)
-        )
+        back = Back(node_id=node, given=given, outputs=concluded, blobs=blobs, reason=storable(reason), by=storable(by))
+        return stored, prepared, back
 
     async def _packed(
         self, stored: StoredRun, prepared: Prepared, node: NodeId, wished: Mapping[str, Any]
@@ -272,6 +270,12 @@ def branch_of(found: BranchState) -> Branch:
         reason=found.reason,
         at=from_micros(found.created_at) if found.created_at else None,
     )
+
+
+def _decider(stored: StoredRun, prepared: Prepared) -> Decider:
+    """Return whoever decides about a run, to be asked what would follow."""
+    waits = Waits(stored.waits, stored.signals)
+    return Decider(Projection(stored.run, stored.nodes, {}, waits, stored.given), prepared.plan)
 
 
 def _handles(prepared: Prepared, node: NodeId) -> tuple[Handle, ...]:

@@ -71,6 +71,17 @@ class Repairing(Resting):
             retried += tuple(node_id for node_id in self._stopped() if node_id not in cone)
         return Cone(dropped=dropped, retried=retried)
 
+    def in_doubt_after(self, cone: Cone) -> tuple[NodeId, ...]:
+        """Return which of the nodes that are tried again must run at most once, and were stopped when they had begun: nobody
+        knows what became of them."""
+        return tuple(
+            node_id
+            for node_id in cone.retried
+            if self.plan.nodes[node_id].policy.once
+            and self.projection.status(node_id) is NodeStatus.CANCELLED
+            and has_begun(self.projection.node(node_id))
+        )
+
     def retry(self, *, reason: str, asked_as: str, at: int) -> Cone:
         """Go on with a run that has ended, and try again what has failed."""
         cone, cut = self.cone_of_retry(), self.projection.run.last_seq
@@ -93,16 +104,6 @@ class Repairing(Resting):
 
     def _stopped(self) -> tuple[NodeId, ...]:
         return tuple(node_id for node_id, node in self.projection.nodes.items() if node.status in _STOPPED)
-
-    def _of_unknown_end(self, cone: Cone) -> tuple[NodeId, ...]:
-        """Return which nodes that are tried again must run at most once, and were stopped when they had begun."""
-        return tuple(
-            node_id
-            for node_id in cone.retried
-            if self.plan.nodes[node_id].policy.once
-            and self.projection.status(node_id) is NodeStatus.CANCELLED
-            and has_begun(self.projection.node(node_id))
-        )
 
     def _reopen(self, reason: str, at: int) -> None:
         """Have the run move again, unless it was paused: then it goes on where it is told to when it is resumed."""
@@ -132,7 +133,7 @@ class Repairing(Resting):
             cut=cut,
             dropped=cone.dropped,
             retried=cone.retried,
-            in_doubt=self._of_unknown_end(cone),
+            in_doubt=self.in_doubt_after(cone),
             given={node_id: dict(values) for node_id, values in given.items()},
             outputs=dict(outputs or {}),
             reason=reason,
