@@ -100,7 +100,7 @@ def fail_everywhere(url: str, folder: Path, reference: Reference, *, thorough: b
                 assert failing.failures or not is_reached, where
                 failures += failing.failures
                 reached += is_reached
-            assert reached >= len(faults) - max(2, len(faults) // 10)
+            assert reached >= len(faults) - max(3, len(faults) // 5)
             return operations if reached == len(faults) else reached, failures
 
     return run_virtual(main())
