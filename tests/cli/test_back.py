@@ -43,6 +43,11 @@ def failed(cli: Cli) -> Cli:
     return cli
 
 
+def printed(output: str) -> list[str]:
+    """Return what the bodies have printed, among what is told of the run."""
+    return [line for line in output.splitlines() if line in ("load", "total", "report")]
+
+
 def test_a_failed_run_is_tried_again_where_it_failed(failed: Cli):
     told = failed("retry", "r1", "--dry-run")
     assert told.stdout == "2 nodes would run: total, report\n1 node would be kept: load\n"
@@ -50,7 +55,7 @@ def test_a_failed_run_is_tried_again_where_it_failed(failed: Cli):
     done = failed("retry", "r1", "--reason", "there is room by now")
 
     assert done.returncode == 0
-    assert [line for line in done.stdout.splitlines() if line in ("load", "total", "report")] == ["total", "report"]
+    assert printed(done.stdout) == ["total", "report"]
     assert "run reopened: there is room by now" in done.stdout
     assert done.stdout.endswith("total 10.0\n")
     assert failed("verify", "r1").returncode == 0
@@ -73,9 +78,9 @@ def test_a_run_goes_back_to_a_node_with_other_values(failed: Cli):
     said = failed("jump", "r1", "total", "--output", "7", "--reason", "as the books say")
 
     assert told == {"runs": ["total", "report"], "kept": ["load"], "asks": [], "in_doubt": [], "given_up": None}
-    assert scaled.stdout.startswith("total\nreport\n")
+    assert printed(scaled.stdout) == ["total", "report"]
     assert scaled.stdout.endswith("total 25.0\n")
-    assert said.stdout.startswith("report\n")
+    assert printed(said.stdout) == ["report"]
     assert said.stdout.endswith("total 7.0\n")
     branches = failed.json("branches", "r1")
     assert [(branch["branch"], branch["parent"], branch["reason"]) for branch in branches] == [
