@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from perdure.engine.tenure import steps_on_branch
 from perdure.errors import PlaceNotFound, RunNotFound
 from perdure.graph.model import Graph
 from perdure.graph.ordering import nodes_in_order
@@ -9,7 +10,7 @@ from perdure.ids import RunId, Seq
 from perdure.journal.compare import Difference, Side, compare
 from perdure.journal.events import Recorded
 from perdure.journal.projection import Projection, fold
-from perdure.store.base import StepRow, Store, StoredRun
+from perdure.store.base import Store, StoredRun
 
 EVENTS_PER_PAGE = 1_000
 
@@ -74,17 +75,7 @@ def _stored(projection: Projection) -> StoredRun:
         run=run,
         owner=None,
         nodes=tuple(sorted(projection.nodes.values(), key=lambda node: node.node_id)),
-        steps=tuple(
-            StepRow(
-                node_id=node_id,
-                branch_id=run.branch_id,
-                name=name,
-                occurrence=occurrence,
-                result=result,
-                seq=run.last_seq,
-            )
-            for (node_id, name, occurrence), result in projection.steps.items()
-        ),
+        steps=steps_on_branch(projection.steps, run),
         waits=tuple(projection.waits),
         signals=tuple(projection.waits.signals),
         given=projection.given,

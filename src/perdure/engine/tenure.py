@@ -53,7 +53,7 @@ class Tenure:
             run=portion.run,
             events=recorded,
             nodes=portion.nodes,
-            steps=_step_rows(recorded) if portion.steps is None else _steps_on_branch(portion.steps, portion.run),
+            steps=_step_rows(recorded) if portion.steps is None else steps_on_branch(portion.steps, portion.run),
             past_steps=portion.past_steps,
             branches=() if portion.steps is None else _branch_rows(recorded),
             items=portion.items,
@@ -127,7 +127,7 @@ def _parent(portion: Portion) -> BranchId:
     return next(event.parent for event, _ in portion.decided if isinstance(event, e.BranchCreated))
 
 
-def _steps_on_branch(steps: Mapping[StepKey, e.Encoded], run: RunState) -> tuple[StepRow, ...]:
+def steps_on_branch(steps: Mapping[StepKey, e.Encoded], run: RunState) -> tuple[StepRow, ...]:
     """Return the rows of all memoised steps that a branch keeps."""
     return tuple(
         StepRow(
