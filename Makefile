@@ -4,6 +4,8 @@ PYTHON ?= $(shell for candidate in python3.13 python3.12 python3.11 python3; do 
 	$$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$candidate && break; done)
 # More than there are processors, as is usual for those who wait for disks and for each other.
 WORKERS ?= 4
+# Where nothing is kept of what Python has compiled, each of the thousand processes that tests start compiles perdure anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -21,7 +23,7 @@ demo: $(RUNTIME) ## Run the demonstration; installs only what a user needs
 	$(BIN)/perdure demo
 
 check: static ## The inner loop: format, lint, strict types, layers, fast tests
-	$(QUICKLY) -m "not slow and not soak"
+	$(QUICKLY) --hypothesis-profile quick -m "not slow and not soak"
 
 test: static ## What CI runs: the checks, and every test but the soak tests
 	$(QUICKLY) -m "not soak"

@@ -20,6 +20,7 @@ from tests.servers import Databases, Server, WatchedFolder, share_postgres
 settings.register_profile(
     "perdure", deadline=None, derandomize=False, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
+settings.register_profile("quick", settings.get_profile("perdure"), max_examples=20)
 settings.load_profile("perdure")
 
 _SHARED_FOLDER = pytest.StashKey[WatchedFolder]()

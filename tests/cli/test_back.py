@@ -6,6 +6,8 @@ import pytest
 
 from tests.cli.conftest import Cli
 
+pytestmark = pytest.mark.slow
+
 FLOW = """
 import os
 from perdure import node, workflow

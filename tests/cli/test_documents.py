@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.cli.conftest import Cli
 
 QUESTION = {
@@ -19,6 +21,7 @@ outputs: {answer: "{{ ok }}"}
 """
 
 
+@pytest.mark.slow
 def test_a_document_that_asks_is_run_answered_and_resumed_without_any_code(cli: Cli) -> None:
     cli.write("question.json", json.dumps(QUESTION))
 
@@ -50,6 +53,7 @@ def test_what_is_wrong_with_a_trigger_in_a_document_is_told_before_it_runs(cli: 
         assert words in ran.stderr
 
 
+@pytest.mark.slow
 def test_the_short_form_has_them_too(cli: Cli) -> None:
     cli.write("short.yaml", SHORT)
 

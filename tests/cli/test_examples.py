@@ -17,6 +17,7 @@ from tests.cli.conftest import Cli
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
+@pytest.mark.slow
 def test_every_example_is_valid(cli: Cli):
     for example in sorted(EXAMPLES.glob("*.py")):
         assert cli("validate", str(example)).returncode == 0, example
@@ -77,6 +78,7 @@ def test_a_table_adds_up_to_the_same_though_the_program_is_killed(cli: Cli):
     assert cli("verify").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_notice_is_put_up_when_both_have_approved_it(cli: Cli):
     shutil.copy(EXAMPLES / "approval.py", cli.folder)
     asked = cli("run", "approval.py", "--run-id", "notice", "--input", "subject=No water", "--input", "seconds=0.1")
@@ -95,6 +97,7 @@ def test_a_notice_is_put_up_when_both_have_approved_it(cli: Cli):
     assert cli("verify").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_notice_that_is_not_approved_is_not_put_up(cli: Cli):
     shutil.copy(EXAMPLES / "approval.py", cli.folder)
     cli("run", "approval.py", "--run-id", "notice", "--input", "subject=No water")

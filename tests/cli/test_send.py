@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROGRAM = """
 from perdure import Stream, collect, node, workflow
 
@@ -26,6 +28,7 @@ def perdure(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_run_is_fed_by_another_process_until_it_is_closed(tmp_path: Path) -> None:
     (tmp_path / "flow.py").write_text(PROGRAM)
     driving = subprocess.Popen(

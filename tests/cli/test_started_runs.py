@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.cli.conftest import Cli
+
+pytestmark = pytest.mark.slow
 
 REPORT = """
 from perdure import ask, node, text, workflow

@@ -14,6 +14,8 @@ from tests.cli.asking import FLOW, asking
 from tests.cli.conftest import GATED, Cli, read_until
 from tests.cli.test_terminal import Screen
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def flow(cli: Cli) -> Cli:

@@ -34,6 +34,8 @@ from perdure.testing.world import World, drive
 from tests.crash.backends import opened_world
 from tests.crash.test_racing_clients import check, race
 
+pytestmark = pytest.mark.slow
+
 REFERENCES = {reference.name: reference for reference in reference_graphs()}
 Patch = pytest.MonkeyPatch
 

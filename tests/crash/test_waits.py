@@ -17,6 +17,8 @@ from perdure.testing.waits import wait_references
 from perdure.testing.world import SETTINGS
 from tests.crash.backends import opened_world
 
+pytestmark = pytest.mark.slow
+
 REFERENCES = {reference.name: reference for reference in wait_references()}
 KINDS = tuple(CrashKind)
 

@@ -71,6 +71,7 @@ async def test_a_process_is_used_again_and_runs_bodies_in_its_main_thread(dispat
     assert is_main
 
 
+@pytest.mark.slow
 async def test_a_thousand_trivial_bodies() -> None:
     async with pool_of(2) as pool, asyncio.TaskGroup() as group:
         calls = [group.create_task(pool.execute(task_for(ADD, Desk(), a=number))) for number in range(1_000)]

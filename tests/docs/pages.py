@@ -211,7 +211,7 @@ def _environment() -> Mapping[str, str]:
     return kept | {
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
         "COLUMNS": "100",
-        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPYCACHEPREFIX": str(ROOT / ".cache" / "pycache"),  # and not in folders that a page may list
     }
 
 

@@ -217,6 +217,7 @@ def test_an_engine_that_could_not_read_goes_on_when_another_has_got_past_that(sq
     in_a_store(sqlite_url, test)
 
 
+@pytest.mark.slow
 def test_several_engines_that_cannot_read_try_once_each(sqlite_url: str):
     async def test(store: Store) -> None:
         await stopped(store, shop(V1), number=7)

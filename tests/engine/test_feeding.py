@@ -106,6 +106,7 @@ async def until(status: RunStatus, run: Run[Any]) -> None:
     [((), True), ((), False), (None, True)],
     ids=["paused, without the code", "left, without the code", "paused, with the code"],
 )
+@pytest.mark.slow
 async def test_each_delivery_costs_the_same_however_many_wait(
     store_url: str, workflows: Any, *, is_paused: bool
 ) -> None:
@@ -147,6 +148,7 @@ async def test_what_one_run_was_sent_hides_nothing_that_another_was_told(store_u
             assert (await full.wait()).status is RunStatus.CANCELLED
 
 
+@pytest.mark.slow
 async def test_more_than_is_read_at_once_is_taken_in_order_and_without_waiting(store_url: str) -> None:
     many = 2 * COMMANDS_PER_RUN + 100
     async with Engine(store_url, settings=RARELY) as engine:

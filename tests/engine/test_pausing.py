@@ -161,6 +161,7 @@ def sleeper() -> list[Any]:
 
 
 @either
+@pytest.mark.slow
 def test_time_and_signals_are_heard_of_on_resuming(sqlite_url: str, hibernate_after: float) -> None:
     async def main(engine: Engine) -> None:
         run = await engine.start(sleeper)
@@ -192,6 +193,7 @@ def fed(xs: Stream[str]) -> list[str]:
     return collect(loud.map(xs))
 
 
+@pytest.mark.slow
 def test_items_for_a_paused_run_are_kept_and_whoever_waits_hears_that_it_is_paused(sqlite_url: str) -> None:
     async def main(engine: Engine) -> None:
         run = await engine.start(fed)

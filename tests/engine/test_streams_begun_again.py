@@ -364,6 +364,7 @@ async def hour() -> int:
     return 1
 
 
+@pytest.mark.slow
 def test_what_is_left_of_a_damaged_stream_is_not_taken_for_all_of_it(tmp_path: Path) -> None:
     path = tmp_path / "again.db"
 

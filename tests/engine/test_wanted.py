@@ -178,6 +178,7 @@ def test_runs_that_have_ended_are_forgotten(sqlite_url: str):
     run_virtual(main())
 
 
+@pytest.mark.slow
 def test_runs_that_were_lost_and_ended_elsewhere_are_forgotten(sqlite_url: str):
     async def main() -> None:
         async with (
@@ -197,6 +198,7 @@ def test_runs_that_were_lost_and_ended_elsewhere_are_forgotten(sqlite_url: str):
     run_virtual(main())
 
 
+@pytest.mark.slow
 def test_graphs_that_are_read_again_and_again_are_not_kept(sqlite_url: str):
     async def main() -> None:
         document = graph_to_json(steps.graph)

@@ -10,6 +10,8 @@ from perdure import Context, node, workflow
 from perdure.testing import Rehearsal
 from tests.testing import flows
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("database", ["sqlite", "postgres"])
 def test_a_workflow_survives(database: str, request: pytest.FixtureRequest, tmp_path: Path):
