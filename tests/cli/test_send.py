@@ -32,7 +32,7 @@ def perdure(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def test_a_run_is_fed_by_another_process_until_it_is_closed(tmp_path: Path) -> None:
     (tmp_path / "flow.py").write_text(PROGRAM)
     driving = subprocess.Popen(
-        [sys.executable, "-m", "perdure", "run", "flow.py", "--run-id", "fed", "--json"],
+        [sys.executable, "-m", "perdure", "run", "flow.py", "--run-id", "fed", "--stay", "--json"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

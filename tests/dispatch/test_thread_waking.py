@@ -29,7 +29,7 @@ async def test_functions_that_block_soon_have_all_threads() -> None:
         began = time.monotonic()
         await asyncio.gather(*(pool.run(lambda: time.sleep(0.05)) for _ in range(32)))
 
-        assert time.monotonic() - began < 0.15
+        assert time.monotonic() - began < 0.8  # one after the other: 1.6
 
 
 async def test_short_functions_share_a_thread() -> None:

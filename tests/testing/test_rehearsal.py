@@ -215,10 +215,10 @@ async def test_an_async_test_can_use_it(perdure: Rehearsal):
 
 
 def test_a_run_that_never_rests_is_given_up(perdure: Rehearsal, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(stage, "PATIENCE_SECONDS", 0.5)
-
-    with pytest.raises(NeverRests, match=r"perdure\.start"):
-        perdure.run(flows.endless)
+    with monkeypatch.context() as impatience:
+        impatience.setattr(stage, "PATIENCE_SECONDS", 0.5)
+        with pytest.raises(NeverRests, match=r"perdure\.start"):
+            perdure.run(flows.endless)
     run = perdure.start(flows.endless)
     perdure.advance(minutes=10)
 
