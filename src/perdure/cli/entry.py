@@ -61,6 +61,7 @@ SECTIONS = {
         "validate": Entry("check", "Say all that is wrong with a workflow, without running it."),
         "verify": Entry("check", "Prove that stored runs are whole."),
         "gc": Entry("collect", "Remove blobs that no run refers to."),
+        "compact": Entry("compact", "Make long logs take less room."),
         "bench": Entry("bench", "Measure perdure and its peers, from a checkout."),
     },
 }

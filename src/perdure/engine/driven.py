@@ -15,13 +15,44 @@ EVENTS_PER_PAGE = 1_000
 
 async def driven_seconds(store: Store, run_id: RunId) -> float:
     """Return for how many seconds engines have driven the run, as far as the log tells."""
-    spans: dict[Epoch, tuple[int, int]] = {}
+    spans = _Spans()
     after = Seq(0)
+    for segment in await store.list_segments(run_id):
+        if segment.first_epoch == segment.last_epoch and not segment.reopens:
+            spans.add(segment.first_epoch, segment.first_time, segment.last_time)
+        else:
+            await _read(store, run_id, spans, after=after, through=segment.last_seq)
+        after = segment.last_seq
+    await _read(store, run_id, spans, after=after, through=None)
+    return spans.seconds
+
+
+async def _read(store: Store, run_id: RunId, spans: _Spans, *, after: Seq, through: Seq | None) -> None:
+    """Add what events say, one by one."""
     while page := await store.load_events(run_id, after=after, limit=EVENTS_PER_PAGE):
         for entry in page:
+            if through is not None and entry.seq > through:
+                return
             if isinstance(entry.event, RunReopened):
-                spans.clear()  # it has all its time again
-            first, last = spans.get(entry.epoch, (entry.at, entry.at))
-            spans[entry.epoch] = (first, max(last, entry.at))
+                spans.clear()
+            spans.add(entry.epoch, entry.at, entry.at)
         after = page[-1].seq
-    return sum(last - first for first, last in spans.values()) / 1_000_000
+
+
+class _Spans:
+    """The first and the last event of each owner."""
+
+    def __init__(self) -> None:
+        self._spans: dict[Epoch, tuple[int, int]] = {}
+
+    def add(self, epoch: Epoch, first: int, last: int) -> None:
+        began, ended = self._spans.get(epoch, (first, last))
+        self._spans[epoch] = (began, max(ended, last))
+
+    def clear(self) -> None:
+        """The run has been opened again, and has all its time again."""
+        self._spans.clear()
+
+    @property
+    def seconds(self) -> float:
+        return sum(last - first for first, last in self._spans.values()) / 1_000_000

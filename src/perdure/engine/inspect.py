@@ -18,7 +18,15 @@ from perdure.engine.leases import is_gone
 from perdure.engine.past import log_until, stored_at
 from perdure.engine.values import Values
 from perdure.engine.waiting import ANSWER
-from perdure.errors import BlobDamaged, BlobMissing, GraphError, RunIdAmbiguous, RunNotFound, ValueNotReadable
+from perdure.errors import (
+    BlobDamaged,
+    BlobMissing,
+    GraphError,
+    RunIdAmbiguous,
+    RunNotFound,
+    StoreDamaged,
+    ValueNotReadable,
+)
 from perdure.graph.forms import graph_from_json
 from perdure.graph.model import Graph, Node
 from perdure.graph.ordering import nodes_in_order
@@ -309,7 +317,7 @@ async def verify_run(where: Engine | Store, run_id: str) -> list[Violation]:
 async def _verify(store: Store, blobs: BlobStore, run_id: RunId) -> list[Violation]:
     try:
         stored = await store.dump_run(run_id)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, StoreDamaged) as error:
         return [Violation(invariant="I4", problem=f"a row of the run cannot be read: {error}")]
     if stored is None:
         raise RunNotFound(run_id)

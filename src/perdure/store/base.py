@@ -295,6 +295,28 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True):
     fields: dict[str, Any] = {}
 
 
+class Segment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Consecutive events of a run that are kept in one row: which, and when they happened."""
+
+    first_seq: Seq
+    last_seq: Seq
+    first_epoch: Epoch
+    last_epoch: Epoch
+    first_time: int
+    last_time: int
+    reopens: bool
+    """Whether one of them is RunReopened."""
+
+
+class LongLog(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A run with many events that are rows."""
+
+    run_id: RunId
+    last_seq: Seq
+    in_segments: int
+    """How many of its events are not rows."""
+
+
 class RunDump(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the tables hold about one run, from one snapshot: what `verify` looks at."""
 
@@ -358,7 +380,20 @@ class Store(Protocol):
         ...
 
     async def load_events(self, run_id: RunId, *, after: Seq, limit: int) -> Sequence[Recorded]:
-        """Return the next events of a run in order."""
+        """Return the next events of a run in order, wherever they are kept."""
+        ...
+
+    async def compact_log(self, run_id: RunId, *, through: Seq, most: int) -> int:
+        """Keep the oldest events that are rows, up to this one and so many at most, in one row from here on, and return how many
+        these are; 0 if there are none, or if somebody else is at it. Nothing that is read of a run changes by it."""
+        ...
+
+    async def list_segments(self, run_id: RunId) -> Sequence[Segment]:
+        """Return the parts of a run's log that were made compact, in order."""
+        ...
+
+    async def find_long_logs(self, *, longer_than: int, after: RunId, limit: int) -> Sequence[LongLog]:
+        """Return a page of the runs with more than so many events that are rows, in the order of their ids."""
         ...
 
     async def load_items(

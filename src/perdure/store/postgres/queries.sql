@@ -328,6 +328,9 @@ UNION ALL
 SELECT 'event', ROW(seq, id, branch_id, epoch, event_time, payload)
   FROM run_events WHERE project_id = $1 AND run_id = $2
 UNION ALL
+SELECT 'segment', ROW(last_seq, events)
+  FROM run_log_segments WHERE project_id = $1 AND run_id = $2
+UNION ALL
 SELECT 'version', ROW(v.workflow, v.version, v.graph_hash, v.graph, v.source, v.created_at)
   FROM run JOIN workflow_versions AS v
     ON v.project_id = run.project_id AND v.workflow = run.workflow AND v.version = run.workflow_version
@@ -348,6 +351,39 @@ SELECT 'branch', ROW(branch_id, parent_id, cut_seq, dropped, retried, given, rea
 -- A page of the log.
 SELECT seq, id, branch_id, epoch, event_time, payload
   FROM run_events WHERE project_id = $1 AND run_id = $2 AND seq > $3 ORDER BY seq LIMIT $4;
+
+-- name: next_segment
+-- The older part of a long log: the next events that are not rows of their own any more.
+SELECT events FROM run_log_segments WHERE project_id = $1 AND run_id = $2 AND last_seq > $3 ORDER BY last_seq LIMIT 1;
+
+-- name: list_segments
+-- The older part of a long log, without what is in it.
+SELECT first_seq, last_seq, first_epoch, last_epoch, first_time, last_time, reopens
+  FROM run_log_segments WHERE project_id = $1 AND run_id = $2 ORDER BY last_seq;
+
+-- name: take_oldest_events
+-- What the next segment is made of. Of two who want the same rows, the second waits for the first one and finds none.
+DELETE FROM run_events
+ WHERE project_id = $1 AND run_id = $2
+   AND seq <= (SELECT max(seq)
+                 FROM (SELECT seq FROM run_events WHERE project_id = $1 AND run_id = $2 AND seq <= $3 ORDER BY seq LIMIT $4) AS oldest)
+RETURNING seq, id, branch_id, epoch, event_time, payload, event_type, node_id;
+
+-- name: put_segment
+-- Many events in a row.
+INSERT INTO run_log_segments (project_id, run_id, last_seq, first_seq, first_epoch, last_epoch, first_time, last_time, reopens,
+                              events)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10);
+
+-- name: long_logs
+-- Runs with more than so many (`$2`) events that are rows, in the order of their ids. `$3` where the last page ended.
+SELECT run_id, last_seq, in_segments
+  FROM (SELECT r.run_id, r.last_seq, coalesce((SELECT max(s.last_seq) FROM run_log_segments AS s
+                                                WHERE s.project_id = r.project_id AND s.run_id = r.run_id), 0) AS in_segments
+          FROM run_state AS r
+         WHERE r.project_id = $1 AND r.last_seq > $2 AND r.run_id > $3) AS long
+ WHERE last_seq - in_segments > $2
+ ORDER BY run_id LIMIT $4;
 
 -- name: load_items_by_position
 -- A page of a stream, as it was yielded.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import chain
 from typing import Any
 
 from perdure.ids import BranchId, EngineId
 from perdure.journal.projection import Given
-from perdure.store import branches, checkpoints, rows, waits
+from perdure.store import branches, checkpoints, rows, segments, waits
 from perdure.store.base import BlobUse, RunDump, StoredRun
 from perdure.store.postgres.session import Rows
 
@@ -26,10 +27,11 @@ def dump_of(found: Rows) -> RunDump | None:
     if not kinds["run"]:
         return None
     stored = _stored_run(kinds)
-    events = sorted(kinds["event"])
+    older = (segments.events_of(content) for _, content in sorted(kinds["segment"]))
+    newer = (rows.event_of(row) for row in sorted(kinds["event"]))
     return RunDump(
         stored=stored,
-        events=tuple(rows.event_of(row) for row in events),
+        events=(*chain.from_iterable(older), *newer),
         all_nodes=tuple(rows.node_of_row(row) for row in sorted(kinds["node"], key=_place_of_node)),
         version=next((rows.version_of(row) for row in kinds["version"]), None),
         blobs=tuple(BlobUse(digest=digest, size=size) for digest, size in sorted(kinds["blob"])),

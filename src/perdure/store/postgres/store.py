@@ -17,7 +17,7 @@ from perdure.errors import RunNotFound, StoreError
 from perdure.ids import DEFAULT_PROJECT, BranchId, CommandId, EngineId, NodeId, RunId, Seq, is_text
 from perdure.journal.events import Recorded
 from perdure.journal.states import BranchState, CheckpointState, NodeState, RunState, WaitStatus
-from perdure.store import branches, checkpoints, rows, waits
+from perdure.store import branches, checkpoints, rows, segments, waits
 from perdure.store.base import (
     CLOSE,
     COMMANDS_PER_RUN,
@@ -30,12 +30,14 @@ from perdure.store.base import (
     ItemRange,
     ItemRow,
     LogLine,
+    LongLog,
     OpenWait,
     Outcome,
     Release,
     RunDump,
     RunFilter,
     RunSummary,
+    Segment,
     StoredRun,
     Transition,
     Wakings,
@@ -182,7 +184,29 @@ class PostgresStore:
         return rows.run_of(found[0]) if found else None
 
     async def load_events(self, run_id: RunId, *, after: Seq, limit: int) -> Sequence[Recorded]:
-        return [rows.event_of(row) for row in await self._rows("load_events", run_id, after, limit)]
+        found = await self._rows("load_events", run_id, after, limit)
+        # In this order: what became part of a segment meanwhile is missing here and found there.
+        if not segments.are_next(found, after) and (older := await self._rows("next_segment", run_id, after)):
+            return segments.page_of(older[0][0], after=after, limit=limit)
+        return [rows.event_of(row) for row in found]
+
+    async def compact_log(self, run_id: RunId, *, through: Seq, most: int) -> int:
+        key = (self._project, run_id)
+
+        async def compact(session: Session) -> int:
+            async with session.transaction():
+                taken = sorted(await session.rows("take_oldest_events", *key, through, most))
+                if taken:
+                    await session.rows("put_segment", *key, *segments.segment_row(taken))
+                return len(taken)
+
+        return await self._caller.call(self._readers, compact)
+
+    async def list_segments(self, run_id: RunId) -> Sequence[Segment]:
+        return [segments.segment_of(row) for row in await self._rows("list_segments", run_id)]
+
+    async def find_long_logs(self, *, longer_than: int, after: RunId, limit: int) -> Sequence[LongLog]:
+        return [segments.long_log_of(row) for row in await self._rows("long_logs", longer_than, after, limit)]
 
     async def load_items(
         self, run_id: RunId, branch_id: BranchId, node_id: NodeId, *, after: tuple[int, int], in_order: bool, limit: int

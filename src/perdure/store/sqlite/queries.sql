@@ -194,6 +194,44 @@ SELECT command_id, run_id, kind, payload, created_at FROM run_commands
 SELECT seq, id, branch_id, epoch, event_time, payload
   FROM run_events WHERE project_id = ? AND run_id = ? AND seq > ? ORDER BY seq LIMIT ?;
 
+-- name: next_segment
+-- The older part of a long log: the next events that are not rows of their own any more.
+SELECT events FROM run_log_segments WHERE project_id = ? AND run_id = ? AND last_seq > ? ORDER BY last_seq LIMIT 1;
+
+-- name: list_segments
+-- The older part of a long log, without what is in it.
+SELECT first_seq, last_seq, first_epoch, last_epoch, first_time, last_time, reopens
+  FROM run_log_segments WHERE project_id = ? AND run_id = ? ORDER BY last_seq;
+
+-- name: dump_segments
+-- The older part of a long log.
+SELECT events FROM run_log_segments WHERE project_id = ? AND run_id = ? ORDER BY last_seq;
+
+-- name: oldest_events
+-- What the next segment is made of.
+SELECT seq, id, branch_id, epoch, event_time, payload, event_type, node_id
+  FROM run_events WHERE project_id = ? AND run_id = ? AND seq <= ? ORDER BY seq LIMIT ?;
+
+-- name: drop_events
+-- After put_segment: what is in it is not kept twice.
+DELETE FROM run_events WHERE project_id = ? AND run_id = ? AND seq <= ?;
+
+-- name: put_segment
+-- Many events in a row.
+INSERT INTO run_log_segments (project_id, run_id, last_seq, first_seq, first_epoch, last_epoch, first_time, last_time, reopens,
+                              events)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: long_logs
+-- Runs with more than so many (`?2`) events that are rows, in the order of their ids. `?3` where the last page ended.
+SELECT run_id, last_seq, in_segments
+  FROM (SELECT r.run_id, r.last_seq, coalesce((SELECT max(s.last_seq) FROM run_log_segments AS s
+                                                WHERE s.project_id = r.project_id AND s.run_id = r.run_id), 0) AS in_segments
+          FROM run_state AS r
+         WHERE r.project_id = ?1 AND r.last_seq > ?2 AND r.run_id > ?3)
+ WHERE last_seq - in_segments > ?2
+ ORDER BY run_id LIMIT ?4;
+
 -- name: load_items_by_position
 -- A page of a stream, as it was yielded.
 SELECT branch_id, node_id, position, count, is_plain, seq, items

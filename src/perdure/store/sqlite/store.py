@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -26,7 +26,7 @@ from perdure.ids import DEFAULT_PROJECT, ROOT_BRANCH, BranchId, CommandId, Engin
 from perdure.journal.events import Recorded
 from perdure.journal.projection import Given
 from perdure.journal.states import BranchState, CheckpointState, NodeState, RunState, WaitStatus
-from perdure.store import branches, checkpoints, rows, waits
+from perdure.store import branches, checkpoints, rows, segments, waits
 from perdure.store.base import (
     COMMANDS_PER_RUN,
     NEWEST,
@@ -40,6 +40,7 @@ from perdure.store.base import (
     Keep,
     LeaseLost,
     LogLine,
+    LongLog,
     OpenWait,
     Outcome,
     Rejected,
@@ -47,6 +48,7 @@ from perdure.store.base import (
     RunExists,
     RunFilter,
     RunSummary,
+    Segment,
     StoredRun,
     Transition,
     Wakings,
@@ -257,7 +259,34 @@ class SqliteStore:
         return rows.run_of(found[0]) if found else None
 
     async def load_events(self, run_id: RunId, *, after: Seq, limit: int) -> Sequence[Recorded]:
-        return [rows.event_of(row) for row in await self._rows("load_events", (self._project, run_id, after, limit))]
+        return await self._read(lambda: self._load_events(run_id, after, limit)) if is_text(run_id) else []
+
+    def _load_events(self, run_id: RunId, after: Seq, limit: int) -> Sequence[Recorded]:
+        key = (self._project, run_id)
+        found = self._select("load_events", (*key, after, limit))
+        if not segments.are_next(found, after) and (older := self._select("next_segment", (*key, after))):
+            return segments.page_of(older[0][0], after=after, limit=limit)
+        return [rows.event_of(row) for row in found]
+
+    async def compact_log(self, run_id: RunId, *, through: Seq, most: int) -> int:
+        key = (self._project, run_id)
+
+        def compact() -> int:
+            taken = self._writer.execute(self._sql["oldest_events"], (*key, through, most)).fetchall()
+            if taken:
+                row = segments.segment_row(taken)
+                self._writer.execute(self._sql["put_segment"], (*key, *row))
+                self._writer.execute(self._sql["drop_events"], (*key, row[0]))
+            return len(taken)
+
+        return await self._transact(compact)
+
+    async def list_segments(self, run_id: RunId) -> Sequence[Segment]:
+        return [segments.segment_of(row) for row in await self._rows("list_segments", (self._project, run_id))]
+
+    async def find_long_logs(self, *, longer_than: int, after: RunId, limit: int) -> Sequence[LongLog]:
+        found = await self._rows("long_logs", (self._project, longer_than, after, limit))
+        return [segments.long_log_of(row) for row in found]
 
     async def load_items(
         self, run_id: RunId, branch_id: BranchId, node_id: NodeId, *, after: tuple[int, int], in_order: bool, limit: int
@@ -308,7 +337,7 @@ class SqliteStore:
         version = self._select("load_version", (self._project, stored.run.workflow, stored.run.version))
         return RunDump(
             stored=stored,
-            events=tuple(rows.event_of(row) for row in self._select("load_events", (*key, 0, -1))),
+            events=tuple(self._whole_log(key)),
             all_nodes=tuple(rows.node_of_row(row) for row in self._select("load_nodes", (*key, None))),
             version=rows.version_of(version[0]) if version else None,
             blobs=tuple(BlobUse(digest=row[0], size=row[1]) for row in self._select("load_blob_uses", key)),
@@ -317,6 +346,11 @@ class SqliteStore:
             checkpoints=tuple(map(checkpoints.checkpoint_of, self._select("list_checkpoints", (*key, 0, -1)))),
             branches=tuple(map(branches.branch_of, self._select("list_branches", (*key, None)))),
         )
+
+    def _whole_log(self, key: tuple[str, str]) -> Iterator[Recorded]:
+        for (content,) in self._select("dump_segments", key):
+            yield from segments.events_of(content)
+        yield from map(rows.event_of, self._select("load_events", (*key, 0, -1)))
 
     async def used_blobs(self, digests: Sequence[str]) -> set[str]:
         return {digest for (digest,) in await self._rows("used_blobs", (rows.to_json(list(digests)),))}
