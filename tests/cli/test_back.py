@@ -1,4 +1,4 @@
-"""`perdure retry`, `jump` and `branches`: a run goes back, and goes on otherwise."""
+"""`perdure retry`, `jump`, `promote`, `restore` and `branches`: a run goes back, and goes on otherwise."""
 
 from __future__ import annotations
 
@@ -139,3 +139,60 @@ def test_a_run_is_shown_and_compared_as_it_was(failed: Cli):
         refused = failed(*arguments)
         assert refused.returncode == 2
         assert "Run 'r1' has no" in refused.stderr
+
+
+def test_a_run_is_what_it_was_on_an_earlier_branch(failed: Cli):
+    failed("retry", "r1")
+    failed("jump", "r1", "total", "-i", "scale=2.5")
+
+    told = failed("promote", "r1", "2", "--dry-run")
+    assert told.stdout == "nothing would run\n3 nodes would be kept: load, total, report\n"
+    done = failed("promote", "r1", "2", "--reason", "as it was")
+
+    assert (done.returncode, printed(done.stdout)) == (0, [])
+    assert "on branch 2: as it was" in done.stdout
+    assert done.stdout.endswith("total 10.0\n")
+    assert failed("show", "r1", "--result").stdout == "total 10.0\n"
+    last = failed.json("branches", "r1")[-1]
+    assert (last["branch"], last["parent"], last["restored"]) == (4, 2, True)
+    assert f"as it was at {last['cut']}; as it was" in failed("branches", "r1").stdout
+    assert failed.json("diff", "r1")["first"] is None, "it is compared with what it has become again"
+    was_failed = failed("promote", "r1", "1")
+    assert (was_failed.returncode, printed(was_failed.stdout)) == (1, [])
+    assert "the disk is full" in was_failed.stdout
+    assert failed("verify").returncode == 0
+
+
+def test_a_run_goes_back_to_an_event(failed: Cli):
+    failed("retry", "r1")
+    loaded = next(event for event in failed.json("events", "r1") if event["type"] == "NodeCompleted")
+
+    told = failed.json("restore", "r1", str(loaded["seq"]), "--dry-run")
+    done = failed("restore", "r1", str(loaded["seq"]))
+
+    assert (told["runs"], told["kept"], told["given_up"]) == (["total", "report"], ["load"], None)
+    assert printed(done.stdout) == ["total", "report"]
+    assert f"run goes back to event {loaded['seq']}, on branch 1: back to event {loaded['seq']}" in done.stdout
+    assert done.stdout.endswith("total 10.0\n")
+    assert failed("verify").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("promote", "r1", "1"), "it is on branch 1"),
+        (("promote", "r1", "7"), "Run 'r1' has no branch 7"),
+        (("promote", "r1", "first"), "'first' is not a valid integer"),
+        (("restore", "r1", "nowhere"), "Run 'r1' has no checkpoint 'nowhere'"),
+        (("restore", "r1", "999"), "Run 'r1' has no event 999"),
+        (("restore", "r1", "1"), "it had not started yet at that place"),
+    ],
+)
+def test_a_run_that_cannot_be_what_it_was_stays_as_it_is(failed: Cli, arguments: tuple[str, ...], problem: str):
+    before = failed.json("events", "r1")
+
+    done = failed(*arguments)
+
+    assert done.returncode == 2
+    assert problem in done.stderr
+    assert failed.json("events", "r1") == before

@@ -1,4 +1,4 @@
-"""Commands with which a run goes back: `retry`, `jump`; and what comes of it: `branches`."""
+"""Commands with which a run goes back: `retry`, `jump`, `promote`, `restore`; and what comes of it: `branches`."""
 
 from __future__ import annotations
 
@@ -37,9 +37,11 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would ru
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be otherwise when a run goes back; without a node, what has failed is tried again."""
+    """What is to be otherwise when a run goes back; without a node, a branch or a place, what has failed is tried again."""
 
     node: str | None = None
+    branch: int | None = None
+    place: str | int | None = None
     inputs: Mapping[str, Any] = {}
     outputs: Any = msgspec.UNSET
     reason: str = ""
@@ -107,6 +109,55 @@ def jump_command(
     return _go_back(run, change, imports, store, is_dry=dry_run, as_json=as_json)
 
 
+@click.command("promote")
+@click.argument("run", metavar="RUN")
+@click.argument("branch", metavar="BRANCH", type=click.IntRange(min=1))
+@reason_option
+@dry_run_option
+@imports_option
+@store_option
+@json_option
+def promote_command(
+    run: str, branch: int, reason: str, dry_run: bool, imports: Sequence[str], store: Place, as_json: bool
+) -> int:
+    """Go on from what a run was at the end of an earlier BRANCH, and print its result.
+
+    If the run had ended there, it has ended so again and nothing runs; otherwise it goes on from there. Nothing is removed: it
+    does so on a branch of its own. A run that moves has to be paused or cancelled first. `perdure branches RUN` shows which
+    branches there are.
+
+    \b
+      perdure promote 0198f2 1
+      perdure promote 0198f2 3 --dry-run
+    """
+    return _go_back(run, Change(branch=branch, reason=reason), imports, store, is_dry=dry_run, as_json=as_json)
+
+
+@click.command("restore")
+@click.argument("run", metavar="RUN")
+@click.argument("place", metavar="PLACE")
+@reason_option
+@dry_run_option
+@imports_option
+@store_option
+@json_option
+def restore_command(
+    run: str, place: str, reason: str, dry_run: bool, imports: Sequence[str], store: Place, as_json: bool
+) -> int:
+    """Go back to what a run was at a PLACE and go on from there, and print its result.
+
+    PLACE is the name of a checkpoint, or the number of an event. What was done by then is kept, what was at work then is tried
+    again, and what was asked is asked again. Nothing is removed: the run goes on on a branch. A run that moves has to be paused
+    or cancelled first.
+
+    \b
+      perdure restore 0198f2 before-review
+      perdure restore 0198f2 42 --dry-run
+    """
+    wanted = int(place) if place.isdecimal() else place
+    return _go_back(run, Change(place=wanted, reason=reason), imports, store, is_dry=dry_run, as_json=as_json)
+
+
 @click.command("branches")
 @click.argument("run", metavar="RUN")
 @store_option
@@ -155,7 +206,11 @@ async def _went_back(run_id: RunId, change: Change, place: Place, *, as_json: bo
     async with Engine(place.url, recover=False) as engine:
         handle = await engine.get(run_id)
         known = (await handle.state()).last_seq
-        if change.node is None:
+        if change.branch is not None:
+            await handle.promote(change.branch, reason=change.reason)
+        elif change.place is not None:
+            await handle.restore(change.place, reason=change.reason)
+        elif change.node is None:
             await handle.retry(reason=change.reason)
         else:
             await handle.jump(
@@ -167,7 +222,9 @@ async def _went_back(run_id: RunId, change: Change, place: Place, *, as_json: bo
 async def _preview(run_id: RunId, change: Change, place: Place) -> Preview:
     async with Engine(place.url, recover=False) as engine:
         handle = await engine.get(run_id)
-        return await handle.preview(change.node, inputs=change.inputs, outputs=change.outputs)
+        return await handle.preview(
+            change.node, inputs=change.inputs, outputs=change.outputs, branch=change.branch, place=change.place
+        )
 
 
 async def _branches(text: str, place: Place) -> list[Branch]:
@@ -183,7 +240,10 @@ def _foretell(preview: Preview, run_id: RunId, sheet: Paper, *, as_json: bool) -
         return Exit.DONE
     if preview.given_up is not None:
         raise CannotGoBack(run_id, preview.given_up)
-    click.echo(f"{counted(len(preview.runs), 'node')} would run: {_names(preview.runs)}")
+    if preview.runs:
+        click.echo(f"{counted(len(preview.runs), 'node')} would run: {_names(preview.runs)}")
+    else:
+        click.echo("nothing would run")
     if preview.in_doubt:
         click.echo(f"{_names(preview.in_doubt)} would be in doubt: somebody has to say what became of it")
     if preview.asks:
@@ -216,7 +276,8 @@ def _when(branch: Branch) -> str:
 
 
 def _what(branch: Branch) -> str:
-    parts = [f"{_names(branch.dropped)} again"] if branch.dropped else []
+    parts = [f"as it was at {branch.cut}"] if branch.restored else []
+    parts += [f"{_names(branch.dropped)} again"] if branch.dropped else []
     parts += [f"{_names(branch.retried)} retried"] if branch.retried else []
     parts += [plain(branch.reason)] if branch.reason else []
     return "; ".join(parts)

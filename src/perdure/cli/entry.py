@@ -40,6 +40,8 @@ SECTIONS = {
         "cancel": Entry("act", "Stop a run for good."),
         "retry": Entry("back", "Go on with a run that has failed: try again what has."),
         "jump": Entry("back", "Go back to a node and go on from there, perhaps with other values."),
+        "restore": Entry("back", "Go back to what a run was at a checkpoint, and go on from there."),
+        "promote": Entry("back", "Go on from what a run was at the end of an earlier branch."),
     },
     "Tell": {
         "answer": Entry("answer", "Answer what a run asks; without arguments, list all that is asked."),

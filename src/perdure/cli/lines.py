@@ -165,6 +165,10 @@ def _what_of_run(event: e.Event, at: int) -> str:
             return _past(event, "Stage")
         case e.JumpRequested():
             return f"goes back to {plain(event.node_id)}{_because(event.reason)}"
+        case e.BranchCreated(restored=True):
+            return (
+                f"goes back to event {event.cut}, on branch {event.parent}{_because(event.reason)}{_begin_again(event)}"
+            )
         case e.BranchCreated():
             return f"branched{_because(event.reason)}{_begin_again(event)}"
         case e.BranchActivated():

@@ -22,11 +22,14 @@ from perdure.engine.engine import Engine
 from perdure.engine.hub import Flash
 from perdure.engine.inspect import events_of, load_graph, load_run
 from perdure.engine.live import LiveStreams
+from perdure.engine.past import log_until
 from perdure.engine.settings import EngineSettings
 from perdure.errors import EngineStopped
 from perdure.graph.ordering import nodes_in_order
 from perdure.ids import RunId
 from perdure.journal.events import Recorded
+from perdure.journal.lineage import places_gone_back_to
+from perdure.journal.projection import fold
 from perdure.journal.states import MOVING, TERMINAL, RunStatus
 
 TAKE_OVER_SECONDS = 2.0
@@ -151,7 +154,12 @@ class _Attendance:
         entries: list[Recorded] = []
         async for entry in events_of(self._engine.store, self._watch.run_id, after=self._watch.last_seq):
             entries.append(entry)
+        store, run_id = self._engine.store, self._watch.run_id
+        self._watch.pasts.update(
+            {seq: fold(run_id, await log_until(store, run_id, seq)) for seq in places_gone_back_to(entries)}
+        )
         self._hear(entries)
+        self._watch.pasts.clear()
 
     def _hear(self, entries: Sequence[Recorded]) -> None:
         while not self._shown.empty():

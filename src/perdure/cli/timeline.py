@@ -78,7 +78,7 @@ class _Reader:
             case e.NodeCancelled():
                 self._close(event.node_id, at, "cancelled")
             case e.BranchCreated():
-                for node_id in event.dropped:
+                for node_id in list(self._open) if event.restored else event.dropped:
                     self._close(node_id, at, "cancelled")
             case e.AttemptLost():
                 self._close(event.node_id, self._last_sign_of_life(event.node_id), "lost")

@@ -12,7 +12,7 @@ from perdure.cli.waits import Awaited
 from perdure.engine.hub import Flash
 from perdure.engine.live import EdgeFacts, LiveStreams, NodeFacts
 from perdure.graph.model import FED, Graph, Node
-from perdure.ids import NodeId, RunId
+from perdure.ids import NodeId, RunId, Seq
 from perdure.journal import events as e
 from perdure.journal.evolve import create_run
 from perdure.journal.headway import Headway, Headways
@@ -58,6 +58,8 @@ class Watch:
         self.known = known
         """The last event that was there before watching began."""
         self.shown: dict[NodeId, Shown] = {}
+        self.pasts: dict[Seq, Projection] = {}
+        """The run as it was at places to which it goes back in what is heard next, by the last event of each."""
         self._projection: Projection | None = None
 
     @property
@@ -86,6 +88,7 @@ class Watch:
             elif isinstance(entry.event, e.RunCreated):
                 born = create_run(self.run_id, entry.event, at=entry.at, branch_id=entry.branch_id, epoch=entry.epoch)
                 self._projection = Projection(born)
+                self._projection.pasts = self.pasts
             self._pace.hear(entry.event, at=entry.at)
             # Not at the start of an attempt: what its body shows comes sooner than the news that it was started.
             if isinstance(entry.event, e.NodeCompleted | e.NodeFailed | e.AttemptLost):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from perdure.engine.catalogue import Prepared
@@ -12,9 +12,10 @@ from perdure.engine.goingback import GOING_BACK
 from perdure.engine.machinery import Machinery
 from perdure.engine.obeying import resolve
 from perdure.engine.resolution import Resolution
+from perdure.engine.returning import Returning
 from perdure.engine.waiting import answer_command, answer_in_time
 from perdure.errors import CommandIdTaken
-from perdure.ids import EngineId, Epoch
+from perdure.ids import CommandId, EngineId, Epoch
 from perdure.journal.projection import Projection
 from perdure.journal.states import MOVING, TERMINAL, WAITING, RunState, RunStatus, WaitKind, WaitState, WaitStatus
 from perdure.journal.waiting import Waits
@@ -107,6 +108,7 @@ def take_up(
     on_gone: Callable[[Driver], None],
     at: int,
     ranges: Sequence[ItemRange] = (),
+    returnings: Mapping[CommandId, Returning] | None = None,
 ) -> Driver:
     """Decide the transition with which the run becomes the engine's. `answers` are what probes say of attempts in doubt."""
     run = stored.run
@@ -128,7 +130,8 @@ def take_up(
     driver.decider.claim(claim.engine_id, epoch, previous=stored.owner, lost=is_lost(stored), at=at)
     if driver.projection.run.status is RunStatus.CREATED:
         driver.decider.start(at=at)
-    if is_due(run, at):
+    driver.returnings = returnings or {}
+    if is_due(run, at) and not returnings:  # else it goes back as it is, and is woken again if it cannot
         driver.decider.resume(reason="its time has come", at=at)
     told = {command.payload.get("node_id") for command in stored.commands if command.kind == "resolve"}
     for answer in answers:

@@ -7,7 +7,7 @@ from its first event to its last one counts. Time at rest, and between a crash a
 from __future__ import annotations
 
 from perdure.ids import Epoch, RunId, Seq
-from perdure.journal.events import RunReopened
+from perdure.journal.events import AnyEvent, BranchCreated, RunReopened
 from perdure.store.base import Store
 
 EVENTS_PER_PAGE = 1_000
@@ -33,7 +33,7 @@ async def _read(store: Store, run_id: RunId, spans: _Spans, *, after: Seq, throu
         for entry in page:
             if through is not None and entry.seq > through:
                 return
-            if isinstance(entry.event, RunReopened):
+            if _begins_anew(entry.event):
                 spans.clear()
             spans.add(entry.epoch, entry.at, entry.at)
         after = page[-1].seq
@@ -56,3 +56,7 @@ class _Spans:
     @property
     def seconds(self) -> float:
         return sum(last - first for first, last in self._spans.values()) / 1_000_000
+
+
+def _begins_anew(event: AnyEvent) -> bool:
+    return isinstance(event, RunReopened) or (isinstance(event, BranchCreated) and event.restored)

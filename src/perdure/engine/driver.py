@@ -26,6 +26,7 @@ from perdure.engine.machinery import Machinery
 from perdure.engine.obeying import obey
 from perdure.engine.pauses import pause_micros
 from perdure.engine.pending import Pending
+from perdure.engine.returning import Returning
 from perdure.engine.sending import is_too_early
 from perdure.engine.streams import Streams
 from perdure.engine.tenure import Tenure
@@ -107,6 +108,8 @@ class Driver:
         """Whether nothing more begins, because the run is being let go."""
         self.is_orphaned = False
         """The run was dropped while it was, or may have been, this engine's: nobody else will take it up."""
+        self.returnings: Mapping[CommandId, Returning] = {}
+        """What the run was at places to which it was asked to go back before it was taken up."""
         self.not_readable: RunNotReadable | None = None
         """Why the run was let go although it should move, if it was."""
         self._bodies = Bodies(projection, machinery, on_stopped=self.attempt_stopped)

@@ -42,6 +42,7 @@ from perdure.engine.probation import Probation
 from perdure.engine.probing import ask_probes, nodes_to_probe
 from perdure.engine.recovery import Recovery
 from perdure.engine.resolution import Resolution
+from perdure.engine.returning import load_returnings
 from perdure.engine.run import Run
 from perdure.engine.secrets import environment_secret
 from perdure.engine.settings import EngineSettings
@@ -307,7 +308,8 @@ class Engine(Keeping, Telling):
         if probation is not None and not probation.admits(chosen, run.recoveries + lost, limit):
             return None
         goes_on = not is_only_named(stored, self.clock.now_micros())
-        doubtful = nodes_to_probe(stored, prepared.plan) if goes_on else []
+        returnings = await load_returnings(self._store, stored, prepared.plan)
+        doubtful = nodes_to_probe(stored, prepared.plan) if goes_on and not returnings else []
         if doubtful and answers is None:
             if probation is not None:
                 self._probe_apart(chosen, dead_owner, stored, prepared)
@@ -328,7 +330,15 @@ class Engine(Keeping, Telling):
             return None  # others were taken up meanwhile
         claim, now = Claim(engine_id=self.engine_id, dead=dead_owner), self.clock.now_micros()
         driver = take_up(
-            stored, prepared, self._machinery, claim, answers or (), on_gone=self._forget, at=now, ranges=ranges
+            stored,
+            prepared,
+            self._machinery,
+            claim,
+            answers or (),
+            on_gone=self._forget,
+            at=now,
+            ranges=ranges,
+            returnings=returnings,
         )
         driver.spent_seconds = spent
         if driver.periodic is not None and saved is not None:

@@ -1,7 +1,8 @@
-"""How whoever drives a run has it go back: to what has failed, or to a node that somebody has chosen.
+"""How whoever drives a run has it go back: to what has failed, to a node that somebody has chosen, or to what it was.
 
 The wish is a command, so that it is durable before anything follows from it, and whoever takes the run up does it once. Creating
-the branch and going on on it are one transition with taking the command.
+the branch and going on on it are one transition with taking the command. Each wish is about the branch on which the run was when
+it was made: of two at the same time, the second comes to nothing, and whoever made it is told.
 """
 
 from __future__ import annotations
@@ -12,14 +13,15 @@ import msgspec
 
 from perdure.ids import NodeId
 from perdure.journal.repairing import Change
+from perdure.journal.restoring import why_not_back
 from perdure.journal.states import TERMINAL
 from perdure.store.base import BlobUse, Command
 
 if TYPE_CHECKING:
     from perdure.engine.driver import Driver
 
-RETRY, JUMP = "retry", "jump"
-GOING_BACK = frozenset((RETRY, JUMP))
+RETRY, JUMP, RESTORE = "retry", "jump", "restore"
+GOING_BACK = frozenset((RETRY, JUMP, RESTORE))
 """The commands that also a run hears that has ended."""
 
 
@@ -27,7 +29,11 @@ class Back(msgspec.Struct, frozen=True, kw_only=True):
     """The payload of the commands. Values are encoded, as text."""
 
     node_id: str = ""
-    """The node to go back to; of a retry there is none."""
+    """The node to go back to; only a jump has one."""
+    seq: int = 0
+    """The last event of the place to go back to; only where what was then is restored."""
+    branch: int = 0
+    """The branch on which the run was when it was asked to go back; 0 if nobody has said so."""
     given: dict[str, str] = {}
     outputs: dict[str, str] | None = None
     blobs: tuple[BlobUse, ...] = ()
@@ -50,6 +56,10 @@ def obey_going_back(command: Command, driver: Driver, *, at: int) -> bool:
     """Have the run go on on a branch. False if it cannot by now."""
     back = msgspec.convert(command.payload, Back)
     decider = driver.decider
+    if back.branch not in (0, driver.projection.run.branch_id):
+        return False
+    if command.kind == RESTORE:
+        return _restore(command, back, driver, at)
     if command.kind == RETRY:
         if not decider.may_retry:
             return False
@@ -64,4 +74,16 @@ def obey_going_back(command: Command, driver: Driver, *, at: int) -> bool:
     driver.use_blobs(back.blobs)
     cone = decider.jump(back.change, reason=back.reason, by=back.by, asked_as=command.command_id, at=at)
     driver.flow.begin_again(cone.dropped)
+    return True
+
+
+def _restore(command: Command, back: Back, driver: Driver, at: int) -> bool:
+    """Go back to a place, of which whoever took up the run has read what it was. A run that moves does not."""
+    returning = driver.returnings.get(command.command_id)
+    now = driver.projection.run.status
+    if returning is None or why_not_back(returning.past, driver.decider.plan, now) is not None:
+        return False
+    driver.spent_seconds = 0.0
+    branch_id = driver.decider.restore(returning.past, reason=back.reason, asked_as=command.command_id, at=at)
+    driver.streams.bring_back([msgspec.structs.replace(row, branch_id=branch_id) for row in returning.rows])
     return True

@@ -41,7 +41,7 @@ def obey(command: Command, driver: Driver, *, at: int) -> bool:
             return _obey_signal(command, driver, at)
         case "checkpoint":
             return obey_checkpoint(command, driver, at=at)
-        case "retry" | "jump":
+        case "retry" | "jump" | "restore":
             return obey_going_back(command, driver, at=at)
         case "pause" if status is RunStatus.RUNNING or status in WAITING:
             driver.decider.pause(reason=reason, at=at)

@@ -44,8 +44,10 @@ async def end_of_branch(store: Store, run_id: RunId, branch: int) -> Seq:
     created = {int(found.branch_id): found for found in await store.list_branches(run_id)}
     if branch not in created:
         raise PlaceNotFound(run_id, f"no branch {branch}: it has {', '.join(map(str, created))}")
-    left = [found.cut for found in created.values() if found.parent == branch and found.cut is not None]
-    return max(left, default=state.last_seq)
+    left = created.get(branch + 1)  # a run is always on its last one
+    if left is None or left.cut is None:
+        return state.last_seq
+    return Seq(left.seq - 1) if left.restored else left.cut
 
 
 async def log_until(store: Store, run_id: RunId, seq: Seq) -> list[Recorded]:

@@ -44,6 +44,8 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes that have begun again on it."""
     retried: tuple[NodeId, ...]
     """Nodes that were tried again on it."""
+    restored: bool
+    """Whether it begins with what its parent was at the cut, whatever had become of the run since."""
     reason: str
     at: datetime | None
     """When it was created; None of the first one, which is as old as the run."""
@@ -83,7 +85,8 @@ class Repairs(Checkpoints):
             raise CannotGoBack(
                 self.run_id, f"it is {stored.run.status.value}, and nothing of it has failed or was stopped"
             )
-        return await self._go_back(RETRY, Back(reason=storable(reason)), timeout, command_id)
+        back = Back(reason=storable(reason), branch=stored.run.branch_id)
+        return await self._go_back(RETRY, back, timeout, command_id)
 
     async def jump(
         self,
@@ -194,7 +197,15 @@ class Repairs(Checkpoints):
             values, more = await conclude_for(outputs, chosen, prepared.plan, self._engine.values)
             concluded = {name: bytes(value).decode() for name, value in values.items()}
             blobs += more
-        back = Back(node_id=node, given=given, outputs=concluded, blobs=blobs, reason=storable(reason), by=storable(by))
+        back = Back(
+            node_id=node,
+            branch=stored.run.branch_id,
+            given=given,
+            outputs=concluded,
+            blobs=blobs,
+            reason=storable(reason),
+            by=storable(by),
+        )
         return stored, prepared, back
 
     async def _packed(
@@ -254,7 +265,7 @@ class Repairs(Checkpoints):
                     if found.asked_as == command_id:
                         return found.branch_id
                 if not is_pending:
-                    problem = "it has gone on meanwhile, and what was asked for is no longer possible"
+                    problem = "it has gone on meanwhile, or somebody else had it go back before"
                     raise CannotGoBack(self.run_id, problem)
                 await self._engine.news(changed)
 
@@ -267,6 +278,7 @@ def branch_of(found: BranchState) -> Branch:
         cut=found.cut,
         dropped=found.dropped,
         retried=found.retried,
+        restored=found.restored,
         reason=found.reason,
         at=from_micros(found.created_at) if found.created_at else None,
     )

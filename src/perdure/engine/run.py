@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, get_args, get_ori
 from perdure.engine.adoption import is_addressed
 from perdure.engine.driver import NotOurs
 from perdure.engine.hub import Flash
-from perdure.engine.repairs import Repairs
+from perdure.engine.restores import Restores
 from perdure.errors import RunCancelled, RunFailed, RunResting
 from perdure.graph.annotations import shaped
 from perdure.graph.model import DEFAULT_OUTPUT
@@ -29,7 +29,7 @@ _HELD_UP = frozenset((RunStatus.QUARANTINED, RunStatus.PAUSED))
 """Somebody has stopped the run, or has to look after it."""
 
 
-class Run(Repairs, Generic[R]):
+class Run(Restores, Generic[R]):
     """A handle on one run."""
 
     def __init__(self, engine: Engine, run_id: RunId, annotation: Any = Any) -> None:

@@ -219,6 +219,17 @@ class Streams:
         if (outbox := self._outboxes.get(node_id)) is not None:
             outbox.cut_back(first)
 
+    def bring_back(self, rows: Sequence[ItemRow]) -> None:
+        """Go on with entries that are copied to a branch, and with nothing else that was known of streams."""
+        self._outboxes.clear()
+        self._restored.clear()
+        for row in rows:
+            place = ItemRange(
+                node_id=row.node_id, branch_id=row.branch_id, position=row.position, count=row.count, seq=row.seq
+            )
+            self._restored.setdefault(row.node_id, []).append(place)
+        self._rows += rows
+
     def forget(self, node_id: NodeId) -> None:
         """Keep nothing of a node's stream in memory."""
         self._outboxes.pop(node_id, None)

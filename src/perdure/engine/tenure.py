@@ -85,9 +85,9 @@ class Tenure:
 
 def numbered(portion: Portion, base_seq: Seq, epoch: Epoch, new_id: Callable[[], str]) -> tuple[e.Recorded, ...]:
     """Give the events their places. What comes before a claim belongs to the epoch before it, and what comes before a branch
-    to its parent."""
+    to the one that is left for it."""
     recorded: list[e.Recorded] = []
-    branch_id = portion.run.branch_id if portion.steps is None else _parent(portion)
+    branch_id = portion.run.branch_id if portion.steps is None else _left(portion)
     for seq, (event, at) in enumerate(portion.decided, start=base_seq + 1):
         if isinstance(event, e.RunClaimed):
             epoch = event.epoch
@@ -122,9 +122,10 @@ def _step_row(step: e.StepCompleted, entry: e.Recorded) -> StepRow:
     )
 
 
-def _parent(portion: Portion) -> BranchId:
+def _left(portion: Portion) -> BranchId:
     """Return the branch on which the run was before the first of these decisions."""
-    return next(event.parent for event, _ in portion.decided if isinstance(event, e.BranchCreated))
+    created = next(event for event, _ in portion.decided if isinstance(event, e.BranchCreated))
+    return BranchId(created.branch_id - 1)  # its parent may be another one
 
 
 def steps_on_branch(steps: Mapping[StepKey, e.Encoded], run: RunState) -> tuple[StepRow, ...]:

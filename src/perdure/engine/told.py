@@ -26,7 +26,7 @@ from perdure.errors import (
 )
 from perdure.graph.model import Graph
 from perdure.graph.questions import text
-from perdure.ids import CommandId, RunId
+from perdure.ids import ROOT_BRANCH, CommandId, RunId
 from perdure.journal.states import TERMINAL, NodeState, NodeStatus, RunState, WaitKind, WaitState, WaitStatus
 from perdure.store.base import Command, StoredRun
 
@@ -206,7 +206,8 @@ class Told:
         else:
             wish = Resolution(node_id=node.node_id, resolution=resolution, attempt=node.attempt, by=by)
         # One word for each attempt: of two who speak at once, the second learns that it was too late.
-        only_one = f"resolve/{self.run_id}/{node_id}/{node.attempt}"
+        on_branch = f"/{node.branch_id}" if node.branch_id > ROOT_BRANCH else ""  # a run may come back to an attempt
+        only_one = f"resolve/{self.run_id}/{node_id}/{node.attempt}{on_branch}"
         try:
             await self._command("resolve", msgspec.to_builtins(wish), command_id or only_one)
         except CommandIdTaken:
@@ -246,6 +247,8 @@ class Told:
 
 
 def _how(run: RunState, wait: WaitState) -> str:
+    if wait.status is WaitStatus.PAST and wait.settled_at is None:
+        return "is asked again, under another id"
     if wait.status is WaitStatus.WITHDRAWN:
         return "is not asked any more: its node has ended"
     if run.status in TERMINAL:

@@ -1,4 +1,4 @@
-"""What a branch makes of the nodes of a run: which are kept, which begin again, and which are tried again."""
+"""What a branch makes of a run and its nodes: which are kept, which begin again, and which are tried again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from perdure.ids import NodeId, Seq
 from perdure.journal import events as e
 from perdure.journal.flow import opened_stream
-from perdure.journal.states import BranchState, NodeState, NodeStatus
+from perdure.journal.states import SETTLED, WAITING, BranchState, NodeState, NodeStatus, RunState, RunStatus
 
 
 def branched(
@@ -37,6 +37,34 @@ def branched(
     return after
 
 
+def restored_nodes(
+    then: Mapping[NodeId, NodeState], now: Mapping[NodeId, NodeState], event: e.BranchCreated, *, seq: Seq, at: int
+) -> dict[NodeId, NodeState]:
+    """Return the nodes as they stood at an earlier place, to go on from there.
+
+    What has happened to them since, on whichever branch, is not undone by that. A node that goes on where something else has
+    come of it meanwhile is another piece of work, and its keys are other ones.
+    """
+    after: dict[NodeId, NodeState] = {}
+    for node_id in (*then, *(node_id for node_id in now if node_id not in then)):
+        latest = now.get(node_id) or NodeState(node_id=node_id, branch_id=event.branch_id)
+        node = then.get(node_id)
+        if node is None or node_id in event.dropped:
+            after[node_id] = _begun_again(latest, event, seq, at)
+            continue
+        is_left = node.status not in SETTLED and latest.last_seq != node.last_seq
+        generation = max(node.generation, latest.generation + is_left)
+        after[node_id] = _restored(replace(node, generation=generation), event, seq, at)
+    return after
+
+
+def restored_run(then: RunState, now: RunState, event: e.BranchCreated, *, seq: Seq) -> RunState:
+    """Return a run as it was at an earlier place. If it waited there, it moves, and comes to wait again."""
+    goes_on = then.status in (*WAITING, RunStatus.QUARANTINED)
+    back = replace(then, branch_id=now.branch_id, epoch=now.epoch, recoveries=0, wake_at=None, last_seq=seq)
+    return replace(back, status=RunStatus.RUNNING, failed_node=None, reason=event.reason) if goes_on else back
+
+
 def branch_state(created: e.BranchCreated, *, seq: Seq, at: int) -> BranchState:
     """Return the line of history that an event has created."""
     return BranchState(
@@ -49,6 +77,7 @@ def branch_state(created: e.BranchCreated, *, seq: Seq, at: int) -> BranchState:
         reason=created.reason,
         asked_as=created.asked_as,
         created_at=at,
+        restored=created.restored,
         seq=seq,
     )
 
@@ -60,6 +89,30 @@ def _begun_again(node: NodeState, event: e.BranchCreated, seq: Seq, at: int) -> 
     if outputs is None:
         return begun
     return replace(begun, status=NodeStatus.COMPLETED, outputs=outputs, ended_at=at)
+
+
+def _restored(node: NodeState, event: e.BranchCreated, seq: Seq, at: int) -> NodeState:
+    """Return a node as it stood. The attempt that was at work is followed by the next one, or is in doubt."""
+    stream = None if node.stream is None else replace(node.stream, branch_id=event.branch_id)
+    node = replace(node, branch_id=event.branch_id, stream=stream)
+    if node.node_id in event.in_doubt:
+        return _doubted(node, event, seq)
+    if node.node_id not in event.retried:
+        return node
+    return replace(
+        node,
+        status=NodeStatus.SCHEDULED,
+        attempt=node.attempt + 1,
+        attempt_ended=False,
+        reason="",
+        due=None,
+        scheduled_at=at,
+        started_at=None,
+        ended_at=None,
+        duration_ms=None,
+        stream=None if stream is None else replace(stream, wants_items=False),
+        last_seq=seq,
+    )
 
 
 def _doubted(node: NodeState, event: e.BranchCreated, seq: Seq) -> NodeState:

@@ -420,6 +420,9 @@ class BranchCreated(Event, frozen=True, kw_only=True):
     """Under which id somebody has asked for it: who asks again is told of this one."""
     replayed: NodeId | None = None
     """A node whose stream begins again, while its attempt goes on: it gives something else than an earlier attempt did."""
+    restored: bool = False
+    """The run is what it was at `cut`, on the parent. What came later is not part of the branch, only signals are. Bodies that
+    ran or waited at `cut` are `retried`: their next attempts are scheduled."""
     reason: str = ""
 
 

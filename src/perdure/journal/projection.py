@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 from perdure.errors import JournalDamaged
 from perdure.ids import NodeId, RunId, Seq
 from perdure.journal import events as e
-from perdure.journal.branching import branched
+from perdure.journal.branching import branched, restored_nodes, restored_run
 from perdure.journal.evolve import create_run, evolve_node, evolve_run
+from perdure.journal.lineage import places_gone_back_to
 from perdure.journal.states import ENDED, NodeState, NodeStatus, RunState
 from perdure.journal.steps import StepKey, Steps, leaves_behind
 from perdure.journal.waiting import OPENING, SETTLING, Waits
@@ -39,6 +40,13 @@ class Projection:
         self.waits = waits or Waits()
         self.given: Given = given if given is not None else {}
         """By node, and then by handle: what nodes are given in the place of what edges and properties say."""
+        self.pasts: dict[Seq, Projection] = {}
+        """The run as it was at places to which it goes back, by the last event of each."""
+
+    def remember(self) -> None:
+        """Keep the run as it is at this place, because it will go back to it."""
+        waits = Waits(self.waits, self.waits.signals)
+        self.pasts[self.run.last_seq] = Projection(self.run, self.nodes.values(), self.steps, waits, self.given)
 
     def node(self, node_id: NodeId) -> NodeState:
         """Return the node's state; one that nothing happened to is idle."""
@@ -91,16 +99,32 @@ class Projection:
 
     def _branch(self, event: e.BranchCreated, at: int) -> None:
         seq = Seq(self.run.last_seq + 1)
+        if event.restored:
+            self._restore(event, seq, at)
+            return
         self.run = evolve_run(self.run, event, seq=seq, at=at)
         self.nodes = branched(self.nodes, event, seq=seq, at=at)
         self.given = event.given
         self.steps.branch(event)
         self.waits.branch(event)
 
+    def _restore(self, event: e.BranchCreated, seq: Seq, at: int) -> None:
+        then = self.pasts.get(event.cut)
+        if then is None:
+            raise JournalDamaged(
+                self.run.run_id, f"branch {event.branch_id} goes back to {event.cut}, which is not known"
+            )
+        self.run = restored_run(then.run, self.run, event, seq=seq)
+        self.nodes = restored_nodes(then.nodes, self.nodes, event, seq=seq, at=at)
+        self.given = event.given
+        self.steps.restore(then.steps, event)
+        self.waits.restore(then.waits, event)
+
 
 def fold(run_id: RunId, log: Iterable[e.Recorded]) -> Projection:
     """Return what a whole log adds up to. Raises if it is not the log of a run that obeyed the law."""
-    entries = iter(log)
+    events = list(log)
+    places, entries = places_gone_back_to(events), iter(events)
     first = next(entries, None)
     if first is None or not isinstance(first.event, e.RunCreated):
         raise JournalDamaged(run_id, "the log does not begin with RunCreated")
@@ -108,5 +132,7 @@ def fold(run_id: RunId, log: Iterable[e.Recorded]) -> Projection:
     for entry in entries:
         if entry.seq != projection.run.last_seq + 1:
             raise JournalDamaged(run_id, f"event {projection.run.last_seq + 1} is missing before {entry.seq}")
+        if projection.run.last_seq in places:
+            projection.remember()
         projection.apply(entry.event, at=entry.at)
     return projection

@@ -283,6 +283,8 @@ class BranchState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reason: str = ""
     asked_as: str = ""
     created_at: int = 0
+    restored: bool = False
+    """Whether it begins with what its parent was at `cut`, instead of with what the run was when it was created."""
     seq: Seq
     """The event that has created it."""
 

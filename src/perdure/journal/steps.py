@@ -58,6 +58,11 @@ class Steps(Mapping[StepKey, e.Encoded]):
         for node_id in event.dropped:
             self._of_node.pop(node_id, None)
 
+    def restore(self, then: Steps, event: e.BranchCreated) -> None:
+        """Go on with the steps that were taken at an earlier place, but for nodes that begin again."""
+        dropped = frozenset(event.dropped)
+        self._of_node = {node_id: dict(taken) for node_id, taken in then._of_node.items() if node_id not in dropped}
+
     def take_past(self) -> tuple[NodeId, ...]:
         """Return the nodes that have left steps behind since the last call."""
         if not self._past:

@@ -12,6 +12,7 @@ from perdure.ids import BranchId, NodeId, Seq
 from perdure.journal import events as e
 from perdure.journal.dump import Dump, KeptEntries, Violation, violation
 from perdure.journal.flow import Range, batch_digest
+from perdure.journal.lineage import lineage
 from perdure.journal.projection import Projection
 from perdure.journal.readiness import is_read_out
 from perdure.journal.states import NodeState, NodeStatus, RunStatus
@@ -44,7 +45,7 @@ def streams_are_whole(dump: Dump) -> Iterator[Violation]:
 
 def _told(dump: Dump) -> dict[NodeId, _Told]:
     told: dict[NodeId, _Told] = {}
-    for entry in dump.events:
+    for entry in lineage(dump.events):
         match entry.event:
             case e.NodeStarted(node_id=node_id, streams=True) if node_id not in told:
                 told[node_id] = _Told(entry.branch_id)
@@ -52,9 +53,11 @@ def _told(dump: Dump) -> dict[NodeId, _Told]:
                 told[node_id].batches = dict(told[node_id].saved)
             case e.NodeCheckpointed(node_id=node_id) if node_id in told:
                 told[node_id].saved = dict(told[node_id].batches)
-            case e.BranchCreated(branch_id=branch_id, dropped=dropped, replayed=replayed):
+            case e.BranchCreated(branch_id=branch_id, dropped=dropped, replayed=replayed, restored=restored):
                 for node_id in dropped:
                     told.pop(node_id, None)
+                for stream in told.values() if restored else ():
+                    stream.branch_id = branch_id
                 if replayed is not None:
                     told[replayed] = _Told(branch_id)
             case e.OutboxEnqueued(node_id=node_id) if node_id in told:

@@ -15,12 +15,13 @@ import msgspec
 from perdure.errors import JournalError
 from perdure.graph.model import INPUT
 from perdure.graph.plan import Plan
-from perdure.ids import BranchId, NodeId, Seq
+from perdure.ids import NodeId, Seq
 from perdure.journal import events as e
 from perdure.journal.branching import branch_state
 from perdure.journal.checkpointcheck import checkpoints_are_right
 from perdure.journal.dump import Dump, Violation, violation
 from perdure.journal.evolve import PROGRESS, create_run
+from perdure.journal.lineage import lineage, lines, places_gone_back_to
 from perdure.journal.projection import Projection, fold
 from perdure.journal.readiness import chosen, is_open
 from perdure.journal.states import ENDED, MOVING, SETTLED, TERMINAL, BranchState, NodeStatus, RunStatus
@@ -112,7 +113,7 @@ def _waits_add_up(dump: Dump, folded: Projection) -> Iterator[Violation]:
 
 def _rows_know_their_last_event(dump: Dump) -> Iterator[Violation]:
     last: dict[NodeId, Seq] = {}
-    for entry in dump.events:
+    for entry in lineage(dump.events):
         if isinstance(entry.event, e.NodeEvent):
             last[entry.event.node_id] = entry.seq
         elif isinstance(entry.event, e.BranchCreated):
@@ -152,15 +153,29 @@ def _status_is_derived(dump: Dump) -> Iterator[Violation]:
 
 
 def _attempts_are_numbered(dump: Dump) -> Iterator[Violation]:
+    for line in lines(dump.events):
+        yield from _attempts_of_line(line)
+    ended = Counter(
+        (entry.branch_id, entry.event.node_id, entry.event.attempt)
+        for entry in dump.events
+        if isinstance(entry.event, e.NodeCompleted | e.NodeFailed | e.AttemptLost)
+    )
+    for (_, node_id, attempt), count in ended.items():
+        if count > 1:
+            yield violation("I9", f"attempt {attempt} of {node_id!r} ended {count} times")
+
+
+def _attempts_of_line(line: Sequence[e.Recorded]) -> Iterator[Violation]:
     scheduled: dict[NodeId, int] = {}
     started: dict[NodeId, int] = {}
-    ended: Counter[tuple[BranchId, NodeId, int]] = Counter()
-    for entry in dump.events:
+    for entry in line:
         match entry.event:
-            case e.BranchCreated(dropped=dropped):
+            case e.BranchCreated(dropped=dropped, restored=restored):
                 for node_id in dropped:
                     scheduled.pop(node_id, None)
                     started.pop(node_id, None)
+                for node_id in set(entry.event.retried).difference(entry.event.in_doubt) if restored else ():
+                    scheduled[node_id] = scheduled.get(node_id, 0) + 1
             case e.NodeScheduled(node_id=node_id, attempt=attempt):
                 if attempt != scheduled.get(node_id, 0) + 1:
                     yield violation(
@@ -173,13 +188,8 @@ def _attempts_are_numbered(dump: Dump) -> Iterator[Violation]:
                 started[node_id] = attempt
             case e.NodeResolved(node_id=node_id, attempt=attempt, resolution="retry"):
                 scheduled[node_id] = attempt + 1
-            case e.NodeCompleted() | e.NodeFailed() | e.AttemptLost():
-                ended[entry.branch_id, entry.event.node_id, entry.event.attempt] += 1
             case _:
                 pass
-    for (_, node_id, attempt), count in ended.items():
-        if count > 1:
-            yield violation("I9", f"attempt {attempt} of {node_id!r} ended {count} times")
 
 
 def _completes_once(dump: Dump) -> Iterator[Violation]:
@@ -198,6 +208,8 @@ def _budgets_hold(dump: Dump) -> Iterator[Violation]:
             case e.RunClaimed(lost=True):
                 losses += 1
             case e.RunResumed() | e.RunReopened() | e.RunCancelling() | e.RunFailing():
+                losses = 0
+            case e.BranchCreated(restored=True):
                 losses = 0
             case event if isinstance(event, PROGRESS):
                 losses = 0
@@ -245,9 +257,11 @@ def _nodes_start_when_ready(dump: Dump) -> Iterator[Violation]:
     projection = Projection(
         create_run(dump.run.run_id, created, at=first.at, branch_id=first.branch_id, epoch=first.epoch)
     )
-    turns = Turns(dump.plan)
+    turns, places = Turns(dump.plan), places_gone_back_to(dump.events)
     for entry in dump.events[1:]:
         event = entry.event
+        if projection.run.last_seq in places:
+            projection.remember()
         if isinstance(event, e.NodeScheduled) and event.attempt == 1:
             for source in _missing_for(event.node_id, dump.plan, projection):
                 yield violation("I16", f"{event.node_id!r} was scheduled at {entry.seq} before {source!r} had settled")

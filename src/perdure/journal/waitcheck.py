@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from perdure.graph.model import FED
 from perdure.journal import events as e
 from perdure.journal.dump import Dump, Violation, violation
+from perdure.journal.lineage import lines
 from perdure.journal.states import WAITING, NodeStatus, RunStatus, WaitKind, WaitStatus
 
 
 def waits_are_right(dump: Dump) -> Iterator[Violation]:
     """Yield what is wrong with waits: by the log alone, and by how the run rests."""
-    yield from _come_in_time(dump)
+    for line in lines(dump.events):
+        yield from _come_in_time(line)
+    taken = [wait.signal_id for wait in dump.waits if wait.signal_id is not None]
+    if len(taken) != len(set(taken)):
+        yield violation("I22", "one signal was taken by two waits")
     yield from _rest_with_a_reason(dump)
 
 
-def _come_in_time(dump: Dump) -> Iterator[Violation]:
+def _come_in_time(line: Sequence[e.Recorded]) -> Iterator[Violation]:
     dues: dict[str, int] = {}
     settled: set[str] = set()
-    for entry in dump.events:
+    for entry in line:
         match entry.event:
             case e.TimerSet(timer_id=wait_id, due=due):
                 dues[wait_id] = due
@@ -35,9 +40,6 @@ def _come_in_time(dump: Dump) -> Iterator[Violation]:
                 settled.add(wait_id)
             case _:
                 pass
-    taken = [wait.signal_id for wait in dump.waits if wait.signal_id is not None]
-    if len(taken) != len(set(taken)):
-        yield violation("I22", "one signal was taken by two waits")
 
 
 def _rest_with_a_reason(dump: Dump) -> Iterator[Violation]:

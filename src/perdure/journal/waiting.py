@@ -150,6 +150,14 @@ class Waits:
         self._changed = dict.fromkeys(self._waits)
         self._survey()
 
+    def restore(self, then: Waits, event: e.BranchCreated) -> None:
+        """Go on with what was waited for at an earlier place. What was open is asked and awaited again, under other ids: somebody
+        may have answered since, under the earlier ones. Only sleepers sleep on. Signals stay that have come since."""
+        dropped = frozenset(event.dropped)
+        self._waits = {wait.wait_id: _reopened(wait, event.branch_id) for wait in then if wait.node_id not in dropped}
+        self._changed = dict.fromkeys(self._waits)
+        self._survey()
+
     def _survey(self) -> None:
         self._open.clear()
         self._named.clear()
@@ -242,4 +250,9 @@ def _question(event: e.InteractionRequested) -> Question:
 
 def _on_branch(wait: WaitState, branch_id: BranchId, *, is_retried: bool) -> WaitState:
     is_past = is_retried and wait.status is WaitStatus.WITHDRAWN
+    return replace(wait, branch_id=branch_id, status=WaitStatus.PAST if is_past else wait.status)
+
+
+def _reopened(wait: WaitState, branch_id: BranchId) -> WaitState:
+    is_past = wait.status is WaitStatus.OPEN and wait.kind is not WaitKind.SLEEP
     return replace(wait, branch_id=branch_id, status=WaitStatus.PAST if is_past else wait.status)

@@ -305,7 +305,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     first_time: int
     last_time: int
     reopens: bool
-    """Whether one of them is RunReopened."""
+    """Whether RunReopened or BranchCreated is among them."""
 
 
 class LongLog(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -17,7 +17,7 @@ _json = msgspec.json.Encoder()
 
 
 def branch_row(branch: BranchState) -> tuple[Any, ...]:
-    """branch_id, parent_id, cut_seq, dropped, retried, given, reason, asked_as, created_at, created_seq"""
+    """branch_id, parent_id, cut_seq, dropped, retried, given, reason, asked_as, created_at, created_seq, restored"""
     return (
         branch.branch_id,
         branch.parent,
@@ -29,6 +29,7 @@ def branch_row(branch: BranchState) -> tuple[Any, ...]:
         branch.asked_as,
         branch.created_at,
         branch.seq,
+        int(branch.restored),
     )
 
 
@@ -45,4 +46,5 @@ def branch_of(row: Row) -> BranchState:
         asked_as=row[7],
         created_at=row[8],
         seq=Seq(row[9]),
+        restored=bool(row[10]),
     )

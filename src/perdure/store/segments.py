@@ -10,9 +10,11 @@ import msgspec
 
 from perdure.errors import StoreDamaged
 from perdure.ids import Epoch, RunId, Seq
-from perdure.journal.events import Recorded, RunReopened
+from perdure.journal.events import BranchCreated, Recorded, RunReopened
 from perdure.store.base import LongLog, Segment
 from perdure.store.rows import Row, event_of
+
+_REOPENING = (RunReopened.__name__, BranchCreated.__name__)
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(list[tuple[int, str, int, int, int, str, str, str | None]])
@@ -25,7 +27,7 @@ def segment_row(rows: Sequence[Row]) -> tuple[Any, ...]:
     """
     first, last = rows[0], rows[-1]
     times = [row[4] for row in rows]
-    reopens = any(row[6] == RunReopened.__name__ for row in rows)
+    reopens = any(row[6] in _REOPENING for row in rows)
     return (last[0], first[0], first[3], last[3], min(times), max(times), reopens, zlib.compress(_encoder.encode(rows)))
 
 

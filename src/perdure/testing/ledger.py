@@ -121,13 +121,14 @@ def check_effects(
 
 def _shared_keys(effects: Sequence[Effect], log: Sequence[e.Recorded]) -> Iterator[str]:
     """A piece of work has one key, and another one each time it begins again on a branch."""
-    branches = (entry.event for entry in log if isinstance(entry.event, e.BranchCreated))
-    begun_again = Counter(node_id for branch in branches for node_id in branch.dropped)
+    branches = [entry.event for entry in log if isinstance(entry.event, e.BranchCreated)]
+    begun_again = Counter(node_id for branch in branches for node_id in branch.dropped if not branch.restored)
+    restored = sum(branch.restored for branch in branches)  # whatever was not done then may be begun again
     keys: dict[tuple[NodeId, int | None], set[str]] = {}
     for done in effects:
         keys.setdefault((done.node_id, done.item), set()).add(done.key)
     for (node_id, item), found in keys.items():
-        if len(found) > 1 + begun_again[node_id]:
+        if len(found) > 1 + begun_again[node_id] + restored:
             where = f"node {node_id!r}" if item is None else f"item {item} of {node_id!r}"
             yield f"{where} was given several idempotency keys: {sorted(found)}"
     owners = Counter(key for found in keys.values() for key in found)

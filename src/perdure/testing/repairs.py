@@ -1,18 +1,21 @@
-"""Reference workflows that go back: tried again where they failed, or gone on with from a node, while they move or afterwards."""
+"""Reference workflows that go back: tried again where they failed, gone on with from a node, while they move or afterwards, or
+from what they were at the end of an earlier branch or at a place of their logs."""
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 from perdure.dispatch.context import Context
 from perdure.engine.run import Run
-from perdure.errors import CannotGoBack
+from perdure.errors import CannotGoBack, CheckpointExists
 from perdure.graph.asking import ask
 from perdure.graph.declare import node, workflow
 from perdure.graph.trace import collect, when
+from perdure.journal.events import OutboxEnqueued
 from perdure.journal.states import NodeStatus, RunStatus
-from perdure.testing.graphs import TICK_SECONDS, Reference, add
+from perdure.testing.graphs import TICK_SECONDS, Reference, add, total
 from perdure.testing.ledger import effect
 from perdure.testing.waits import answering, watching
 
@@ -63,6 +66,36 @@ def gone_back_in_motion(x: int) -> int:
 
 
 @workflow
+def promoted(x: int) -> int:
+    left = add.named("left")(add.named("start")(x))
+    return add.named("end")(left, add.named("right")(x, ticks=4))
+
+
+@workflow
+def promoted_in_motion(x: int) -> int:
+    left = add.named("slow")(add.named("first")(x), ticks=60)
+    return add.named("last")(left, add.named("other")(x, ticks=90))
+
+
+@workflow
+def asked_then(x: int) -> int:
+    one = add.named("one")(x)
+    with when(ask.named("may")("go on?", schema=bool, show=one)):
+        two = add.named("two")(one)
+    return two
+
+
+@workflow
+def items_as_they_were(xs: list[int]) -> Any:
+    return collect(fragile_item.map(xs))
+
+
+@workflow
+def items_begun_again(xs: list[int]) -> int:
+    return total(collect(fragile_item.map(xs)))
+
+
+@workflow
 def asked_again(x: int) -> int:
     one = add.named("one")(x)
     with when(ask.named("may")("go on?", schema=bool, show=one)):
@@ -84,6 +117,48 @@ async def going_back(run: Run[Any]) -> bool:
     return await _go_back_once(run, "left", inputs={"x": 1_000})
 
 
+async def promoting(run: Run[Any]) -> bool:
+    """Have a run that has completed go back once, and then be what it was before."""
+    if len(await run.branches()) == 1:
+        return await _go_back_once(run, "left", inputs={"x": 1_000})
+    return await promoting_the_first(run)
+
+
+async def promoting_the_first(run: Run[Any]) -> bool:
+    """Have a run that has gone back go on from what it was before."""
+    if len(await run.branches()) != 2:
+        return False
+    try:
+        await run.promote(1, timeout=PATIENCE_SECONDS, command_id="promoted")
+    except CannotGoBack:  # it moves again, because of an earlier wish
+        return False
+    return True
+
+
+async def saving_and_answering(run: Run[Any]) -> None:
+    """Save a checkpoint when something is asked, before it is answered."""
+    if await run.questions():
+        with suppress(CheckpointExists):
+            await run.checkpoint("asked", timeout=PATIENCE_SECONDS, command_id="asked")
+        await answering(run)
+
+
+async def restoring_the_question(run: Run[Any]) -> bool:
+    return await _restore_once(run, "asked")
+
+
+async def restoring_some_items(run: Run[Any]) -> bool:
+    """Have a run that has ended go back to where a few of its items were done, with its code mended."""
+    mended.add(run.run_id)
+    batches = [entry.seq async for entry in run.events(follow=False) if isinstance(entry.event, OutboxEnqueued)]
+    return await _restore_once(run, batches[len(batches) // 2 - 1])
+
+
+async def mending_and_restoring_items(run: Run[Any]) -> bool:
+    """Have a run complete, and then go back to where a few of its items were done, which are not kept any more."""
+    return await mending(run) or await restoring_some_items(run)
+
+
 async def asking_again(run: Run[Any]) -> bool:
     return await _go_back_once(run, "one", inputs={"x": 1_000})
 
@@ -94,6 +169,16 @@ async def going_back_in_motion(run: Run[Any]) -> None:
     statuses = {str(node.node_id): node.status for node in (await run.load()).nodes}
     if statuses.get("first") is NodeStatus.COMPLETED and "last" not in statuses:
         await _go_back_once(run, "first", inputs={"x": 1_000})
+
+
+async def _restore_once(run: Run[Any], place: str | int) -> bool:
+    if any(found.restored for found in await run.branches()):
+        return False
+    try:
+        await run.restore(place, timeout=PATIENCE_SECONDS, command_id="restored")
+    except CannotGoBack:  # as above
+        return False
+    return True
 
 
 async def _go_back_once(run: Run[Any], node_id: str, **change: Any) -> bool:
@@ -120,4 +205,17 @@ def repair_references() -> list[Reference]:
             repairs=asking_again,
         ),
         Reference(workflow=gone_back_in_motion, inputs={"x": 1}, person=going_back_in_motion),
+        Reference(workflow=promoted, inputs={"x": 1}, repairs=promoting),
+        Reference(
+            workflow=promoted_in_motion, inputs={"x": 1}, person=going_back_in_motion, repairs=promoting_the_first
+        ),
+        Reference(
+            workflow=asked_then,
+            inputs={"x": 1},
+            certain=frozenset(("one", "two")),
+            person=saving_and_answering,
+            repairs=restoring_the_question,
+        ),
+        Reference(workflow=items_as_they_were, inputs={"xs": list(range(8))}, repairs=restoring_some_items),
+        Reference(workflow=items_begun_again, inputs={"xs": list(range(8))}, repairs=mending_and_restoring_items),
     ]

@@ -23,6 +23,7 @@ import msgspec
 
 from perdure.clock import Clock
 from perdure.dispatch.base import Dispatch
+from perdure.engine.adoption import is_reopened
 from perdure.engine.engine import Engine
 from perdure.engine.inspect import verify_run
 from perdure.engine.keys import idempotency_key
@@ -175,11 +176,10 @@ class _SeenAtDeath(msgspec.Struct, frozen=True, kw_only=True):
     """What was durable of a run when a process died, and how long its ledger was."""
 
     effects: int
-    completed: frozenset[NodeId]
     completed_keys: frozenset[str]
-    """The idempotency keys of these: a node that begins again on a branch has another one."""
-    recorded: frozenset[tuple[NodeId, int | None]]
-    """Items of mapped nodes, by their positions."""
+    """The idempotency keys of nodes that were completed: one that begins again on a branch has another one."""
+    recorded: frozenset[tuple[str, int | None]]
+    """Items of mapped nodes, by the keys of these and their positions."""
 
 
 class _Telling:
@@ -246,18 +246,23 @@ class _Telling:
         return await process.run(self._world.engine(self._world.door(process), recover=False), rescue)
 
     async def _seen_at_death(self, run_id: RunId) -> _SeenAtDeath:
-        stored = await self._world.store.load_run(run_id)
-        nodes = () if stored is None else stored.nodes
-        streams = {node.node_id: node.stream.branch_id for node in nodes if node.stream is not None}
+        dump = await self._world.store.dump_run(run_id)
+        nodes = () if dump is None else dump.all_nodes
+        streams = {
+            (node.node_id, node.stream.branch_id, idempotency_key(run_id, node))
+            for node in nodes
+            if node.stream is not None
+        }
+        ranges = await self._world.store.load_ranges(run_id)
         completed = [node for node in nodes if node.status is NodeStatus.COMPLETED]
         return _SeenAtDeath(
             effects=len(self._world.ledger.effects(run_id)),
-            completed=frozenset(node.node_id for node in completed),
             completed_keys=frozenset(idempotency_key(run_id, node) for node in completed),
             recorded=frozenset(
-                (found.node_id, position)
-                for found in await self._world.store.load_ranges(run_id)
-                if streams.get(found.node_id) == found.branch_id
+                (key, position)
+                for node_id, branch_id, key in streams
+                for found in ranges
+                if (found.node_id, found.branch_id) == (node_id, branch_id)
                 for position in range(found.position, found.position + found.count)
             ),
         )
@@ -270,8 +275,9 @@ class _Telling:
             for done in after:
                 if _node_key(done) in seen[run_id].completed_keys:
                     yield f"node {done.node_id!r} was durably completed, and ran again"
-            for node_id, item in {(done.node_id, done.item) for done in after} & seen[run_id].recorded:
-                yield f"item {item} of {node_id!r} was recorded, and ran again"
+            for done in after:
+                if (_node_key(done), done.item) in seen[run_id].recorded:
+                    yield f"item {done.item} of {done.node_id!r} was recorded, and ran again"
 
     def _lost_calls(self, run_id: RunId, effects: Sequence[Effect]) -> Iterator[str]:
         """A crash costs no more calls for items than their node makes at once."""
@@ -280,10 +286,18 @@ class _Telling:
         begin = 0
         for seen in self._deaths:
             at_death = seen[run_id]
-            called = {(done.node_id, done.item) for done in effects[begin : at_death.effects] if done.item is not None}
+            called = {
+                (_node_key(done), done.item): done.node_id
+                for done in effects[begin : at_death.effects]
+                if done.item is not None
+            }
             begin = at_death.effects
-            lost = Counter(node_id for node_id, _ in called - at_death.recorded if node_id not in at_death.completed)
-            for node_id, count in lost.items():
+            lost = Counter(
+                (node_id, call[0])
+                for call, node_id in called.items()
+                if call not in at_death.recorded and call[0] not in at_death.completed_keys
+            )
+            for (node_id, _), count in lost.items():
                 if count > policies[node_id].concurrency and not policies[node_id].pure:
                     yield f"{count} calls of {node_id!r} were lost, though it makes {policies[node_id].concurrency} at once"
 
@@ -299,8 +313,12 @@ async def drive(engine: Engine, reference: Reference, run_id: RunId) -> RunState
             state = await run.wait()
         else:
             state = await attend(engine, run, reference.person, reference.rests, thinking_seconds=PERSON_SECONDS)
-        if reference.repairs is None or state.status not in TERMINAL or not await reference.repairs(run):
+        if reference.repairs is None or state.status not in TERMINAL:
             return state
+        if not await reference.repairs(run):
+            stored = await run.load()  # an earlier wish may have been fulfilled meanwhile
+            if stored.run.status in TERMINAL and not is_reopened(stored):
+                return stored.run
 
 
 async def attend(

@@ -120,11 +120,11 @@ WITH moves AS (
     SELECT run_id FROM moved UNION ALL SELECT run_id FROM created
 ), branched AS (
     INSERT INTO run_branches (project_id, run_id, branch_id, parent_id, cut_seq, dropped, retried, given, reason, asked_as,
-                              created_at, created_seq)
-    SELECT $1, run_id, branch_id, NULL::bigint, NULL::bigint, '[]', '[]', '{}', '', '', 0, 1 FROM created
+                              created_at, created_seq, restored)
+    SELECT $1, run_id, branch_id, NULL::bigint, NULL::bigint, '[]', '[]', '{}', '', '', 0, 1, 0 FROM created
      UNION ALL
     SELECT $1, b->>0, (b->>1)::bigint, (b->>2)::bigint, (b->>3)::bigint, b->>4, b->>5, b->>6, b->>7, b->>8,
-           (b->>9)::bigint, (b->>10)::bigint
+           (b->>9)::bigint, (b->>10)::bigint, (b->>11)::bigint
       FROM jsonb_array_elements($11::jsonb) AS b
      WHERE (b->>0 IN (SELECT run_id FROM written)) IS TRUE
 ), appended AS (
@@ -289,7 +289,8 @@ UNION ALL
    FROM run_commands WHERE project_id = $1 AND run_id = $2 AND taken_seq IS NULL AND kind NOT IN ('send', 'close')
   ORDER BY created_at, command_id LIMIT $3)
 UNION ALL
-SELECT 'branch', ROW(branch_id, parent_id, cut_seq, dropped, retried, given, reason, asked_as, created_at, created_seq)
+SELECT 'branch', ROW(branch_id, parent_id, cut_seq, dropped, retried, given, reason, asked_as, created_at, created_seq,
+                     restored)
   FROM run_branches WHERE project_id = $1 AND run_id = $2 AND branch_id = (SELECT branch_id FROM run);
 
 -- name: load_node
@@ -344,7 +345,8 @@ UNION ALL
 SELECT 'checkpoint', ROW(name, branch_id, seq, event_seq, periodic, asked_as, saved_at)
   FROM run_checkpoints WHERE project_id = $1 AND run_id = $2
 UNION ALL
-SELECT 'branch', ROW(branch_id, parent_id, cut_seq, dropped, retried, given, reason, asked_as, created_at, created_seq)
+SELECT 'branch', ROW(branch_id, parent_id, cut_seq, dropped, retried, given, reason, asked_as, created_at, created_seq,
+                     restored)
   FROM run_branches WHERE project_id = $1 AND run_id = $2;
 
 -- name: load_events
@@ -546,7 +548,7 @@ WITH RECURSIVE addressed (run_id) AS (
         OR (SELECT true FROM run_commands AS c
              WHERE c.project_id = $1 AND c.run_id = r.run_id AND c.taken_seq IS NULL AND c.kind NOT IN ('send', 'close')
                AND (r.status IN ('paused', 'quarantined')
-                    OR r.status IN ('completed', 'failed', 'cancelled') AND c.kind IN ('retry', 'jump'))
+                    OR r.status IN ('completed', 'failed', 'cancelled') AND c.kind IN ('retry', 'jump', 'restore'))
              LIMIT 1)
 )
 SELECT run_id, owner, created_at
@@ -580,7 +582,7 @@ WITH RECURSIVE addressed (run_id) AS (
             OR (SELECT true FROM run_commands AS c
                  WHERE c.project_id = $1 AND c.run_id = r.run_id AND c.taken_seq IS NULL AND c.kind NOT IN ('send', 'close')
                    AND (r.status IN ('paused', 'quarantined')
-                        OR r.status IN ('completed', 'failed', 'cancelled') AND c.kind IN ('retry', 'jump'))
+                        OR r.status IN ('completed', 'failed', 'cancelled') AND c.kind IN ('retry', 'jump', 'restore'))
                  LIMIT 1))
      LIMIT $3
 ), due AS (
@@ -667,7 +669,7 @@ SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, 
 
 -- name: list_branches
 -- The lines of history of a run.
-SELECT branch_id, parent_id, cut_seq, dropped, retried, given, reason, asked_as, created_at, created_seq
+SELECT branch_id, parent_id, cut_seq, dropped, retried, given, reason, asked_as, created_at, created_seq, restored
   FROM run_branches WHERE project_id = $1 AND run_id = $2 ORDER BY branch_id;
 
 -- name: list_checkpoints

@@ -15,12 +15,12 @@ VALUES (?, ?, ?, NULL, NULL, '[]', 1);
 -- name: create_branches
 -- Lines of history that a run goes on on.
 INSERT INTO run_branches (project_id, run_id, branch_id, parent_id, cut_seq, dropped, retried, given, reason, asked_as,
-                          created_at, created_seq)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+                          created_at, created_seq, restored)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: list_branches
 -- The lines of history of a run, or one of them.
-SELECT branch_id, parent_id, cut_seq, dropped, retried, given, reason, asked_as, created_at, created_seq
+SELECT branch_id, parent_id, cut_seq, dropped, retried, given, reason, asked_as, created_at, created_seq, restored
   FROM run_branches WHERE project_id = ?1 AND run_id = ?2 AND (?3 IS NULL OR branch_id = ?3) ORDER BY branch_id;
 
 -- name: advance_run
@@ -358,7 +358,7 @@ WITH RECURSIVE addressed (run_id) AS (
         OR EXISTS (SELECT 1 FROM run_commands AS c
                     WHERE c.project_id = ?1 AND c.run_id = r.run_id AND c.taken_seq IS NULL AND c.kind NOT IN ('send', 'close')
                       AND (r.status IN ('paused', 'quarantined')
-                           OR r.status IN ('completed', 'failed', 'cancelled') AND c.kind IN ('retry', 'jump')))
+                           OR r.status IN ('completed', 'failed', 'cancelled') AND c.kind IN ('retry', 'jump', 'restore')))
 )
 SELECT run_id, owner, created_at
   FROM candidates
@@ -387,7 +387,7 @@ WITH RECURSIVE addressed (run_id) AS (
                         WHERE c.project_id = ?1 AND c.run_id = r.run_id AND c.taken_seq IS NULL
                           AND c.kind NOT IN ('send', 'close')
                           AND (r.status IN ('paused', 'quarantined')
-                               OR r.status IN ('completed', 'failed', 'cancelled') AND c.kind IN ('retry', 'jump'))))
+                               OR r.status IN ('completed', 'failed', 'cancelled') AND c.kind IN ('retry', 'jump', 'restore'))))
      LIMIT ?3
 ), due AS (
     SELECT run_id, wake_at FROM run_state

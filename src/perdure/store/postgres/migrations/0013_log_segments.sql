@@ -10,7 +10,7 @@ CREATE TABLE run_log_segments (
     last_epoch  bigint  NOT NULL,
     first_time  bigint  NOT NULL, -- the earliest and the latest of its events, in microseconds since 1970-01-01 UTC
     last_time   bigint  NOT NULL,
-    reopens     boolean NOT NULL, -- whether one of them is RunReopened
+    reopens     boolean NOT NULL, -- whether RunReopened or BranchCreated is among them
     events      bytea   NOT NULL,
     PRIMARY KEY (project_id, run_id, last_seq),
     FOREIGN KEY (project_id, run_id) REFERENCES run_state,

@@ -10,7 +10,7 @@ CREATE TABLE run_log_segments (
     last_epoch  INTEGER NOT NULL,
     first_time  INTEGER NOT NULL, -- the earliest and the latest of its events, in microseconds since 1970-01-01 UTC
     last_time   INTEGER NOT NULL,
-    reopens     INTEGER NOT NULL CHECK (reopens IN (0, 1)), -- whether one of them is RunReopened
+    reopens     INTEGER NOT NULL CHECK (reopens IN (0, 1)), -- whether RunReopened or BranchCreated is among them
     events      BLOB    NOT NULL,
     PRIMARY KEY (project_id, run_id, last_seq),
     FOREIGN KEY (project_id, run_id) REFERENCES run_state,

@@ -1,0 +1,124 @@
+"""Going back to what a run was, as its user asks for it: to the end of an earlier branch, or to a place of its log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from perdure.dispatch.failure import storable
+from perdure.engine.goingback import RESTORE, Back
+from perdure.engine.past import end_of_branch, seq_of
+from perdure.engine.repairs import PATIENCE, Preview, Repairs
+from perdure.engine.returning import load_past
+from perdure.errors import CannotGoBack
+from perdure.graph.plan import Plan
+from perdure.ids import BranchId, Seq
+from perdure.journal.restoring import Past, cone_of_restore, why_not_back
+from perdure.journal.states import ENDED, TERMINAL, NodeStatus, WaitKind, WaitState, WaitStatus
+from perdure.store.base import StoredRun
+
+
+class Restores(Repairs):
+    """The side of a run that can be what it was."""
+
+    async def promote(
+        self,
+        branch: int,
+        *,
+        reason: str = "",
+        timeout: float | timedelta = PATIENCE,
+        command_id: str | None = None,
+    ) -> BranchId:
+        """Go on from what the run was at the end of an earlier branch, and return the branch on which it does. If it had ended
+        there, it has ended so again, with the same result; otherwise it goes on, and what was at work then is tried again.
+
+        Raises CannotGoBack if the run moves, is on that branch, or would have to repeat what must not be; PlaceNotFound if there
+        is no such branch; GoingBackPending as `retry` does.
+        """
+        if (known := await self._asked_before(command_id)) is not None:
+            return known
+        seq = await self._end_of(branch)
+        return await self._restored(seq, storable(reason or f"branch {branch} promoted"), timeout, command_id)
+
+    async def restore(
+        self,
+        place: str | int,
+        *,
+        reason: str = "",
+        timeout: float | timedelta = PATIENCE,
+        command_id: str | None = None,
+    ) -> BranchId:
+        """Go back to what the run was at a checkpoint, by its name, or after the event of a number, and go on from there. Return
+        the branch on which it does. What was at work then is tried again, and what was asked is asked again.
+
+        Raises as `promote` does, and PlaceNotFound if there is no such place.
+        """
+        if (known := await self._asked_before(command_id)) is not None:
+            return known
+        seq = await seq_of(self._engine.store, self.run_id, place)
+        where = f"checkpoint {place!r}" if isinstance(place, str) else f"event {place}"
+        return await self._restored(seq, storable(reason or f"back to {where}"), timeout, command_id)
+
+    async def preview(
+        self,
+        node: str | None = None,
+        *,
+        inputs: Mapping[str, Any] | None = None,
+        data: Mapping[str, Any] | None = None,
+        outputs: Any = msgspec.UNSET,
+        branch: int | None = None,
+        place: str | int | None = None,
+    ) -> Preview:
+        """Return what `jump` would do, with a `branch` what `promote` would do, with a `place` what `restore` would do, and
+        without any of these what `retry` would do; and do nothing."""
+        if branch is None and place is None:
+            return await super().preview(node, inputs=inputs, data=data, outputs=outputs)
+        if branch is not None:
+            seq = await self._end_of(branch)
+        else:
+            seq = await seq_of(self._engine.store, self.run_id, place or 0)
+        stored, past, plan = await self._looked_back(seq)
+        return _preview(stored, past, plan)
+
+    async def _end_of(self, branch: int) -> Seq:
+        seq = await end_of_branch(self._engine.store, self.run_id, branch)
+        if branch == (await self.state()).branch_id:
+            raise CannotGoBack(self.run_id, f"it is on branch {branch}")
+        return seq
+
+    async def _looked_back(self, seq: Seq) -> tuple[StoredRun, Past, Plan]:
+        stored = await self.load()
+        prepared = await self._engine.prepared(stored.run)
+        return stored, await load_past(self._engine.store, self.run_id, seq), prepared.plan
+
+    async def _restored(self, seq: Seq, reason: str, timeout: float | timedelta, command_id: str | None) -> BranchId:
+        stored, past, plan = await self._looked_back(seq)
+        if (problem := why_not_back(past, plan, stored.run.status)) is not None:
+            raise CannotGoBack(self.run_id, problem)
+        back = Back(seq=seq, branch=stored.run.branch_id, reason=reason)
+        return await self._go_back(RESTORE, back, timeout, command_id)
+
+
+def _preview(stored: StoredRun, past: Past, plan: Plan) -> Preview:
+    then, cone = past.then, cone_of_restore(past, plan)
+    doubted = tuple(name for name in cone.retried if plan.nodes[name].policy.once)
+    stays = {name for name in plan.nodes if then.status(name) in ENDED and name not in cone.dropped}
+    has_ended = then.run.status in TERMINAL
+    asked = {wait.node_id for wait in stored.waits if wait.kind is WaitKind.ASK}
+    asked |= {wait.node_id for wait in then.waits if _is_asked(wait)}
+    doubted += tuple(name for name in plan.nodes if then.status(name) is NodeStatus.IN_DOUBT)
+    runs = tuple(name for name in plan.nodes if not has_ended and name not in stays and name not in doubted)
+    return Preview(
+        runs=runs,
+        kept=tuple(name for name in plan.nodes if name in stays),
+        asks=tuple(name for name in runs if name in asked),
+        in_doubt=doubted,
+        given_up=why_not_back(past, plan, stored.run.status),
+    )
+
+
+def _is_asked(wait: WaitState) -> bool:
+    return wait.kind is WaitKind.ASK and wait.status is WaitStatus.OPEN
