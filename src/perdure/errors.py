@@ -28,7 +28,8 @@ PerdureError
 │   ├── NotInDoubt            nobody has to say what became of the node
 │   ├── TypesMissing          this process lacks the node types it needs
 │   ├── TypesChanged          the node types are no longer those it was started with
-│   └── RunNotReadable        this process cannot read values that it holds
+│   ├── RunNotReadable        this process cannot read values that it holds
+│   └── RunDamaged            its rows and its log disagree, and the doctor cannot repair it by itself
 ├── ProgramError              a file or module that was named holds nothing that can run
 ├── StoreError                the database cannot be used
 │   ├── StoreUnavailable
@@ -542,6 +543,19 @@ class RunNotReadable(RunError):
         super().__init__(
             run_id,
             f"Run {run_id!r} holds values that this process cannot read, and is left as it is:{_listed(problems, remedy)}",
+        )
+        self.problems = tuple(problems)
+
+
+class RunDamaged(RunError):
+    """What is recorded of the run does not agree with its log, and it cannot be repaired without somebody's help."""
+
+    code = "run_damaged"
+
+    def __init__(self, run_id: str, problems: Sequence[str]) -> None:
+        super().__init__(
+            run_id,
+            f"Run {run_id!r} is damaged, and cannot go on: {'; '.join(problems)}. `perdure doctor {run_id}` says more.",
         )
         self.problems = tuple(problems)
 

@@ -29,6 +29,7 @@ from perdure.engine.background import BODIES_OF, end_bodies, kept_up
 from perdure.engine.catalogue import Catalogue, Prepared
 from perdure.engine.checkpointing import saved_so_far
 from perdure.engine.committer import Committer
+from perdure.engine.doctoring import Diagnosis, Doctor
 from perdure.engine.driven import driven_seconds
 from perdure.engine.driver import Driver, NotOurs
 from perdure.engine.hub import Hub
@@ -54,6 +55,7 @@ from perdure.engine.wanted import Wanted
 from perdure.engine.warmth import Warmth
 from perdure.errors import (
     EngineStopped,
+    JournalDamaged,
     RunIdTaken,
     RunNotFound,
     RunNotReadable,
@@ -72,6 +74,8 @@ from perdure.store.opening import DEFAULT_URL, default_blobs_url, open_store
 log = logging.getLogger("perdure.engine")
 
 R = TypeVar("R")
+
+RUNS_PER_PAGE = 200
 
 
 class Engine(Keeping, Telling):
@@ -120,6 +124,7 @@ class Engine(Keeping, Telling):
         """Runs that should move, with nodes whose values this process cannot read: they are left to others, until those have
         got past these nodes."""
         self._probing: dict[RunId, asyncio.Task[None]] = {}
+        self._doctor: Doctor
         self._opened_by: int | None = None
         """The process that opened the engine, which is the only one that can use it."""
         self._is_stopping = False
@@ -284,6 +289,8 @@ class Engine(Keeping, Telling):
         if stored is None:
             self._no_longer_ours(chosen)
             raise RunNotFound(run_id)
+        if stored.owner is None:
+            stored = await self._mended(stored)
         run = stored.run
         if self._orphans.get(chosen) != stored.owner:
             self._orphans.pop(chosen, None)  # it was not written, or somebody else has it
@@ -301,7 +308,16 @@ class Engine(Keeping, Telling):
                 dead_owner = stored.owner
             elif owner is not None and owner.is_alive:
                 return None
-        prepared = await self._catalogue.load(chosen, run.workflow, run.version)
+            stored = await self._mended(stored)
+            run, dead_owner = stored.run, None if stored.owner is None else dead_owner
+            if run.status not in MOVING and not is_woken(stored, self.clock.now_micros()):
+                return None
+        try:
+            prepared = await self._catalogue.load(chosen, run.workflow, run.version)
+        except JournalDamaged:
+            if not await self._doctor.require_healthy(chosen):
+                raise
+            return await self.adopt(run_id, probation=probation, answers=answers)
         if prepared.missing and not needs_no_code(stored, self.clock.now_micros()):
             raise TypesMissing(run_id, prepared.missing.types, workflows=prepared.missing.workflows)
         lost, limit = is_lost(stored), run.settings.max_recoveries
@@ -373,6 +389,44 @@ class Engine(Keeping, Telling):
     ) -> bool:
         """Give something to a trigger of a run that is an inbox: see `Run.deliver`."""
         return await Run[Any](self, RunId(run_id)).deliver(node, data, id=id, cursor=cursor)
+
+    async def doctor(self, run_id: str | None = None, *, fix: bool = False) -> Sequence[Diagnosis]:
+        """Compare what is recorded of runs with what their logs say, and return what is wrong with each: of one run, or of all
+        that have something wrong. With `fix`, have them go on on branches that agree with their logs.
+
+        Nothing is taken from a log, no node that is recorded as done runs again, and asking twice repairs once.
+        """
+        if run_id is not None:
+            return [await self._diagnose(RunId(run_id), fix=fix)]
+        found: list[Diagnosis] = []
+        before: tuple[int, str] | None = None
+        while page := await self.store.list_runs(RunFilter(), before=before, limit=RUNS_PER_PAGE):
+            before = (page[-1].created_at, page[-1].run_id)
+            for run in page:
+                diagnosis = await self._diagnose(run.run_id, fix=fix)
+                if diagnosis.findings:
+                    found.append(diagnosis)
+        return found
+
+    async def _diagnose(self, run_id: RunId, *, fix: bool) -> Diagnosis:
+        self._require_running()
+        if not fix:
+            return await self._doctor.examine(run_id)
+        await self._until_joined()
+        diagnosis = await self._doctor.heal(run_id)
+        if diagnosis.repair is not None:
+            self.hub.changed(run_id)
+            self._listening.take_up_soon()
+        return diagnosis
+
+    async def _mended(self, stored: StoredRun) -> StoredRun:
+        """Return a run that is about to be taken up, repaired if something is wrong with it. Raises RunDamaged if it cannot
+        be."""
+        if not await self._doctor.suspects(stored):
+            return stored
+        await self._until_joined()
+        await self._doctor.require_healthy(stored.run.run_id)
+        return await self._store.load_run(stored.run.run_id) or stored
 
     async def not_readable(self, run_id: RunId) -> RunNotReadable | None:
         """Return why this engine leaves a run to others that nobody drives and that should move, if it does."""
@@ -500,6 +554,15 @@ class Engine(Keeping, Telling):
             on_fresh=self._resume_starting,
         )
         self._machinery = self._build_machinery()
+        self._doctor = Doctor(
+            self._store,
+            self._catalogue,
+            self._machinery.committer,
+            self.clock,
+            self.chance,
+            engine_id=lambda: self._membership.engine_id,
+            drives=lambda run_id: run_id in self._drivers,
+        )
         self._listening = Listening(
             self._store,
             self.clock,

@@ -13,28 +13,17 @@ import msgspec
 
 from perdure.clock import SystemClock, from_micros
 from perdure.engine.checkpoints import Checkpoint, checkpoint_of
+from perdure.engine.dumping import dump_of, readable_graph
 from perdure.engine.engine import Engine
 from perdure.engine.leases import is_gone
 from perdure.engine.past import log_until, stored_at
 from perdure.engine.values import Values
 from perdure.engine.waiting import ANSWER
-from perdure.errors import (
-    BlobDamaged,
-    BlobMissing,
-    GraphError,
-    RunIdAmbiguous,
-    RunNotFound,
-    StoreDamaged,
-    ValueNotReadable,
-)
-from perdure.graph.forms import graph_from_json
+from perdure.errors import BlobDamaged, BlobMissing, RunIdAmbiguous, RunNotFound, StoreDamaged, ValueNotReadable
 from perdure.graph.model import Graph, Node
 from perdure.graph.ordering import nodes_in_order
-from perdure.graph.plan import compile_plan
-from perdure.graph.writing import content_hash
 from perdure.ids import EngineId, NodeId, RunId, Seq
 from perdure.journal import events as e
-from perdure.journal.dump import KeptEntries
 from perdure.journal.headway import Headway, Headways
 from perdure.journal.pace import Pace
 from perdure.journal.states import (
@@ -50,8 +39,8 @@ from perdure.journal.states import (
     WaitState,
     WaitStatus,
 )
-from perdure.journal.verify import Dump, Violation, verify
-from perdure.store.base import BlobUse, ItemRow, RunDump, RunFilter, RunSummary, Store, StoredRun
+from perdure.journal.verify import Violation, verify
+from perdure.store.base import BlobUse, RunDump, RunFilter, RunSummary, Store, StoredRun
 from perdure.store.blobs import BlobStore, open_blobs
 from perdure.store.codecs import BlobRef, blob_refs, process_codecs
 from perdure.store.codecs.wire import INLINE_MAX_BYTES
@@ -165,7 +154,7 @@ async def load_run(store: Store, run_id: RunId) -> StoredRun:
 async def load_graph(store: Store, run: RunState | RunSummary) -> Graph | None:
     """Return the graph that the run was started from; None if its version is gone or damaged."""
     version = await store.load_version(run.workflow, run.version)
-    return None if version is None else _readable_graph(version.graph)
+    return None if version is None else readable_graph(version.graph)
 
 
 async def living_engines(store: Store) -> frozenset[EngineId]:
@@ -325,46 +314,7 @@ async def _verify(store: Store, blobs: BlobStore, run_id: RunId) -> list[Violati
         unused = _unused_blobs(stored)
     except ValueNotReadable as error:
         return [Violation(invariant="I4", problem=f"a value of the run cannot be read: {error}")]
-    return verify(_dump_of(stored, await _lost_blobs(blobs, stored.blobs), unused))
-
-
-def _dump_of(stored: RunDump, lost_blobs: Sequence[str], unused_blobs: Sequence[str]) -> Dump:
-    graph = None if stored.version is None else _readable_graph(stored.version.graph)
-    # Computed from the graph that is there: a stored hash would not show that somebody has changed the graph.
-    version_hash = None if stored.version is None else "unreadable" if graph is None else content_hash(graph)
-    return Dump(
-        run=stored.stored.run,
-        owner=stored.stored.owner,
-        events=stored.events,
-        nodes=stored.all_nodes,
-        steps={(step.node_id, step.name, step.occurrence): step.result for step in stored.stored.steps},
-        waits=stored.stored.waits,
-        signals=stored.stored.signals,
-        checkpoints=stored.checkpoints,
-        branches=stored.branches,
-        version_hash=version_hash,
-        plan=None if graph is None else compile_plan(graph, {}, generators=_generators(stored)),
-        kept=tuple(_kept(row) for row in stored.items),
-        lost_blobs=tuple(lost_blobs),
-        unused_blobs=tuple(unused_blobs),
-    )
-
-
-def _generators(stored: RunDump) -> set[NodeId]:
-    """Return the nodes that are generators, as the log tells: their types may not be here."""
-    started = (entry.event for entry in stored.events if isinstance(entry.event, e.NodeStarted))
-    return {event.node_id for event in started if event.generates}
-
-
-def _kept(row: ItemRow) -> KeptEntries:
-    return KeptEntries(
-        node_id=row.node_id,
-        branch_id=row.branch_id,
-        position=row.position,
-        count=row.count,
-        seq=row.seq,
-        content=bytes(row.items),
-    )
+    return verify(dump_of(stored, await _lost_blobs(blobs, stored.blobs), unused))
 
 
 async def _lost_blobs(blobs: BlobStore, used: Sequence[BlobUse]) -> list[str]:
@@ -382,13 +332,6 @@ def _unused_blobs(stored: RunDump) -> list[str]:
     records = (stored.stored.run, *stored.all_nodes, *stored.stored.steps, *stored.items, *stored.events)
     refs = set[BlobRef]().union(*(blob_refs(msgspec.json.encode(record)) for record in records))
     return sorted({ref.digest for ref in refs} - {use.digest for use in stored.blobs})
-
-
-def _readable_graph(document: bytes) -> Graph | None:
-    try:
-        return graph_from_json(document)
-    except GraphError:
-        return None
 
 
 def _nodes_without_graph(states: Sequence[NodeState]) -> list[Node]:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, get_args, get_origin
 
 from perdure.engine.adoption import is_addressed
+from perdure.engine.doctoring import Diagnosis
 from perdure.engine.driver import NotOurs
 from perdure.engine.hub import Flash
 from perdure.engine.restores import Restores
@@ -106,6 +107,11 @@ class Run(Restores, Generic[R]):
                 if not follow or (run.status in TERMINAL and after >= run.last_seq):
                     return
                 await self._engine.news(changed)
+
+    async def doctor(self, *, fix: bool = False) -> Diagnosis:
+        """Compare what is recorded of the run with what its log says, and return what is wrong. With `fix`, have the run go on
+        on a branch that agrees with its log: nothing is taken from it, and no node that is recorded as done runs again."""
+        return (await self._engine.doctor(self.run_id, fix=fix))[0]
 
     def flashes(self) -> AsyncIterator[Flash]:
         """Yield what bodies show with `ctx.progress` and `ctx.publish`, live; only what runs in this process."""

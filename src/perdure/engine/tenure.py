@@ -55,7 +55,7 @@ class Tenure:
             nodes=portion.nodes,
             steps=_step_rows(recorded) if portion.steps is None else steps_on_branch(portion.steps, portion.run),
             past_steps=portion.past_steps,
-            branches=() if portion.steps is None else _branch_rows(recorded),
+            branches=() if portion.steps is None else branch_rows(recorded),
             items=portion.items,
             drops=portion.drops,
             waits=portion.waits,
@@ -143,7 +143,8 @@ def steps_on_branch(steps: Mapping[StepKey, e.Encoded], run: RunState) -> tuple[
     )
 
 
-def _branch_rows(recorded: Sequence[e.Recorded]) -> tuple[BranchState, ...]:
+def branch_rows(recorded: Sequence[e.Recorded]) -> tuple[BranchState, ...]:
+    """Return the rows of the branches that were created."""
     return tuple(
         branch_state(entry.event, seq=entry.seq, at=entry.at)
         for entry in recorded

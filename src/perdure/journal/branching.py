@@ -58,10 +58,10 @@ def restored_nodes(
     return after
 
 
-def restored_run(then: RunState, now: RunState, event: e.BranchCreated, *, seq: Seq) -> RunState:
+def restored_run(then: RunState, now: RunState, event: e.BranchCreated) -> RunState:
     """Return a run as it was at an earlier place. If it waited there, it moves, and comes to wait again."""
     goes_on = then.status in (*WAITING, RunStatus.QUARANTINED)
-    back = replace(then, branch_id=now.branch_id, epoch=now.epoch, recoveries=0, wake_at=None, last_seq=seq)
+    back = replace(then, branch_id=now.branch_id, epoch=now.epoch, recoveries=0, wake_at=None, last_seq=now.last_seq)
     return replace(back, status=RunStatus.RUNNING, failed_node=None, reason=event.reason) if goes_on else back
 
 

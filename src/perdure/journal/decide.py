@@ -11,6 +11,7 @@ from perdure.errors import JournalDamaged
 from perdure.ids import EngineId, Epoch, NodeId
 from perdure.journal import events as e
 from perdure.journal.checkpoints import Checkpointing
+from perdure.journal.mending import Mending
 from perdure.journal.readiness import Blocked, Ready, readiness, run_outputs
 from perdure.journal.restoring import Restoring
 from perdure.journal.states import (
@@ -24,7 +25,7 @@ RESOURCE_RETRIES = 2
 """An attempt that ran out of memory is tried again this often even where no retries were asked for."""
 
 
-class Decider(Restoring, Checkpointing):
+class Decider(Restoring, Mending, Checkpointing):
     """Decides for one run. `take` hands over what was decided since the last call.
 
     Whatever happens is recorded at once. What follows from it for other nodes is decided by `proceed`, in portions if the
@@ -48,6 +49,11 @@ class Decider(Restoring, Checkpointing):
             most = None if most is None else most - 1
         self._conclude(at)
         return False
+
+    def conclude(self, *, at: int) -> None:
+        """End the run, or rest it, unless something about its nodes is left to be decided."""
+        if not self._looks:
+            self._conclude(at)
 
     # What happens to the run
 

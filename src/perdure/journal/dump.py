@@ -48,6 +48,11 @@ class Dump(msgspec.Struct, frozen=True, kw_only=True):
     """Digests of blobs to which values of the run refer and that are not recorded as used by it: they could be collected."""
 
     @property
+    def activated(self) -> frozenset[BranchId]:
+        """The branches on which the run has gone on, without the first one."""
+        return frozenset(entry.event.branch_id for entry in self.events if isinstance(entry.event, e.BranchActivated))
+
+    @property
     def current_nodes(self) -> list[NodeState]:
         """The nodes on the branch on which the run is."""
         return [node for node in self.nodes if node.branch_id == self.run.branch_id]

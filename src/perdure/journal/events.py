@@ -122,12 +122,20 @@ class RunResumed(Event, frozen=True, kw_only=True):
 
 
 class RunRecovered(Event, frozen=True, kw_only=True):
-    """The run goes on after its engine was lost, or after damage was repaired on a branch."""
+    """The run goes on after its engine was lost; or what was recorded of it did not agree with its log, and it goes on on a
+    branch that does."""
 
     reason: str
     lost_attempts: int = 0
+    code: str = ""
+    """What was wrong, as the catalogue of the doctor calls it; empty if an engine was lost and nothing else."""
     previous_branch: BranchId | None = None
+    branch: BranchId | None = None
     cut: Seq | None = None
+    """The last event of the previous branch that counts on this one."""
+    version: int | None = None
+    """The version with which the run goes on, if that is another one than before."""
+    graph_hash: str = ""
 
 
 class RunReopened(Event, frozen=True, kw_only=True):
@@ -140,6 +148,8 @@ class RunQuarantined(Event, frozen=True, kw_only=True):
     recoveries: int
     node_id: NodeId | None = None
     reason: str = ""
+    parked: bool = False
+    """It was not lost at all: a node of it has failed in a way that somebody has to repair before it is tried again."""
 
 
 class RunCancelling(Event, frozen=True, kw_only=True):
@@ -504,6 +514,7 @@ AUDIT_EVENTS = (
     AttemptResultDiscarded,
     CheckpointSaved,
     RunClaimed,
+    RunRecovered,
     RunReopened,
     BranchCreated,
     BranchActivated,

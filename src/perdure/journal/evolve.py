@@ -49,7 +49,7 @@ def evolve_run(run: RunState, event: e.Event, *, seq: Seq, at: int) -> RunState:
             recoveries = run.recoveries + event.lost
             return _run(run, event, status, seq, epoch=event.epoch, recoveries=recoveries, wake_at=run.wake_at)
         case e.RunRecovered():
-            return _run(run, event, RunStatus.RUNNING, seq)
+            return _recovered(run, event, seq)
         case e.RunPausing():
             return _run(run, event, RunStatus.PAUSING, seq, reason=event.reason)
         case e.RunPaused():
@@ -190,6 +190,13 @@ def evolve_node(node: NodeState, event: e.NodeEvent, *, seq: Seq, at: int) -> No
             return _resolved(node, event, seq, at)
         case _:
             return replace(node, last_seq=seq)
+
+
+def _recovered(run: RunState, event: e.RunRecovered, seq: Seq) -> RunState:
+    status = RunStatus.RUNNING if run.status is RunStatus.RECOVERING else run.status
+    if event.version is not None:
+        run = replace(run, version=event.version, graph_hash=event.graph_hash)
+    return _run(run, event, status, seq, wake_at=run.wake_at)
 
 
 def _resolved(node: NodeState, event: e.NodeResolved, seq: Seq, at: int) -> NodeState:

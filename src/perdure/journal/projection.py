@@ -42,6 +42,8 @@ class Projection:
         """By node, and then by handle: what nodes are given in the place of what edges and properties say."""
         self.pasts: dict[Seq, Projection] = {}
         """The run as it was at places to which it goes back, by the last event of each."""
+        self._created: tuple[e.BranchCreated, Seq, int] | None = None
+        """A branch on which the run is not yet. One that it never goes on on changes nothing."""
 
     def remember(self) -> None:
         """Keep the run as it is at this place, because it will go back to it."""
@@ -63,7 +65,10 @@ class Projection:
         if isinstance(event, e.NodeEvent):
             self.apply_to_node(event, at=at)
         elif isinstance(event, e.BranchCreated):
-            self._branch(event, at)
+            self._created = (event, Seq(self.run.last_seq + 1), at)
+            self.run = evolve_run(self.run, event, seq=Seq(self.run.last_seq + 1), at=at)
+        elif isinstance(event, e.BranchActivated):
+            self._go_on_on_branch(event, at)
         elif isinstance(event, e.SignalReceived):
             seq = Seq(self.run.last_seq + 1)
             self.waits.received(event, seq=seq, at=at)
@@ -97,12 +102,16 @@ class Projection:
         else:
             self.waits.settled(event, seq=seq, at=at)
 
-    def _branch(self, event: e.BranchCreated, at: int) -> None:
-        seq = Seq(self.run.last_seq + 1)
+    def _go_on_on_branch(self, activated: e.BranchActivated, at: int) -> None:
+        if self._created is not None and self._created[0].branch_id == activated.branch_id:
+            self._branch(*self._created)
+            self._created = None
+        self.run = evolve_run(self.run, activated, seq=Seq(self.run.last_seq + 1), at=at)
+
+    def _branch(self, event: e.BranchCreated, seq: Seq, at: int) -> None:
         if event.restored:
             self._restore(event, seq, at)
             return
-        self.run = evolve_run(self.run, event, seq=seq, at=at)
         self.nodes = branched(self.nodes, event, seq=seq, at=at)
         self.given = event.given
         self.steps.branch(event)
@@ -114,7 +123,7 @@ class Projection:
             raise JournalDamaged(
                 self.run.run_id, f"branch {event.branch_id} goes back to {event.cut}, which is not known"
             )
-        self.run = restored_run(then.run, self.run, event, seq=seq)
+        self.run = restored_run(then.run, self.run, event)
         self.nodes = restored_nodes(then.nodes, self.nodes, event, seq=seq, at=at)
         self.given = event.given
         self.steps.restore(then.steps, event)

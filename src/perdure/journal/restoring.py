@@ -130,8 +130,8 @@ class Restoring(Repairing):
             asked_as=asked_as,
         )
         self._record(created, at)
-        self.projection.pasts.clear()
         self._record(e.BranchActivated(branch_id=branch_id), at)
+        self.projection.pasts.clear()
         self.falls_asleep = False
         self.ready.clear()
         self._dropped.clear()

@@ -204,7 +204,12 @@ class Standing:
             for node_id, node in nodes.items()
             if node.status is NodeStatus.SCHEDULED and node.due is not None
         }
-        self._once_nodes = [node_id for node_id, plan in self.plan.nodes.items() if plan.policy.once]
+        self._once_nodes = [
+            node_id
+            for node_id, plan in self.plan.nodes.items()
+            # The doctor may leave others in doubt, too.
+            if plan.policy.once or self.projection.status(node_id) is NodeStatus.IN_DOUBT
+        ]
         for node_id, plan in self.plan.nodes.items():
             unopened = sum(source not in settled and not is_open(source, self.projection) for source in plan.opened_by)
             self._waiting[node_id] = sum(source not in settled for source in plan.upstream) + unopened

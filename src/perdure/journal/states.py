@@ -86,7 +86,10 @@ RUN_LAW: Mapping[type[e.Event], Mapping[RunStatus, frozenset[RunStatus]]] = {
         **{status: frozenset((status,)) for status in RunStatus},
         RunStatus.RUNNING: frozenset((RunStatus.RUNNING, RunStatus.RECOVERING)),
     },
-    e.RunRecovered: {RunStatus.RECOVERING: frozenset((RunStatus.RUNNING,))},
+    e.RunRecovered: {
+        **{status: frozenset((status,)) for status in RunStatus},
+        RunStatus.RECOVERING: frozenset((RunStatus.RUNNING,)),
+    },
     e.RunQuarantined: {status: frozenset((RunStatus.QUARANTINED,)) for status in LIVE},
     e.RunCancelling: {status: frozenset((RunStatus.CANCELLING,)) for status in _CANCELLABLE},
     e.RunFailing: {RunStatus.RUNNING: frozenset((RunStatus.FAILING,))},

@@ -142,6 +142,8 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     commands: tuple[CommandId, ...] = ()
     """Commands that this transition takes up: they are applied once, with it."""
     lease: LeaseChange = Keep()
+    repins: bool = False
+    """The run goes on with the version that `run` says. Otherwise a run keeps the one that it has."""
     only_steps: bool = False
     """Nothing of the run's row changes but its sequence number, which is so for nearly every step."""
 

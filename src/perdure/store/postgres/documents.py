@@ -133,6 +133,8 @@ def _move(transition: Transition) -> tuple[Any, ...]:
         *rows.changing_columns(run),
         run.started_at,
         run.ended_at,
+        run.version if transition.repins else None,
+        run.graph_hash if transition.repins else None,
     )
 
 

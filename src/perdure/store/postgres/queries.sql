@@ -83,7 +83,7 @@ WITH moves AS (
            (m->>5)::boolean AS releases, (m->>6)::bigint AS next_epoch, m->>7 AS status, (m->>8)::bigint AS branch_id,
            (m->>9)::bigint AS last_seq, m->>10 AS outputs, m->>11 AS error, m->>12 AS failed_node, m->>13 AS reason,
            (m->>14)::bigint AS recoveries, (m->>15)::bigint AS wake_at, (m->>16)::bigint AS started_at,
-           (m->>17)::bigint AS ended_at
+           (m->>17)::bigint AS ended_at, (m->>18)::bigint AS workflow_version, m->>19 AS graph_hash
       FROM jsonb_array_elements($2::jsonb) AS m
      WHERE jsonb_typeof(m) = 'array'
 ), locked AS (
@@ -100,7 +100,8 @@ WITH moves AS (
            owner = CASE WHEN locked.releases THEN NULL ELSE coalesce(locked.claimant, r.owner) END, status = locked.status,
            branch_id = locked.branch_id, outputs = locked.outputs, error = locked.error, failed_node = locked.failed_node,
            reason = locked.reason, recoveries = locked.recoveries, wake_at = locked.wake_at, started_at = locked.started_at,
-           ended_at = locked.ended_at
+           ended_at = locked.ended_at, workflow_version = coalesce(locked.workflow_version, r.workflow_version),
+           graph_hash = coalesce(locked.graph_hash, r.graph_hash)
       FROM locked
      WHERE r.project_id = $1 AND r.run_id = locked.run_id AND r.lease_epoch = locked.epoch AND r.last_seq = locked.base_seq
     RETURNING r.run_id

@@ -43,6 +43,9 @@ def row_writes(project: str, transitions: Sequence[Transition]) -> Iterator[tupl
             births.append((*key, transition.run.branch_id))
         events += rows.event_rows(key, transition.events)
         nodes += rows.node_rows(key, transition.nodes)
+        if transition.repins:
+            pinned = (transition.run.version, transition.run.graph_hash)
+            others.setdefault("pin_run", []).append((*pinned, *key))
         if transition.branches:
             others.setdefault("create_branches", []).extend(
                 (*key, *branches.branch_row(row)) for row in transition.branches

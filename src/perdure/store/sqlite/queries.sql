@@ -49,6 +49,10 @@ UPDATE run_state
         OR NOT EXISTS (SELECT 1 FROM engines AS e WHERE e.engine_id = owner AND e.boot_id = ? AND e.expires_at > ?))
 RETURNING run_id;
 
+-- name: pin_run
+-- A run that goes on with another version.
+UPDATE run_state SET workflow_version = ?, graph_hash = ? WHERE project_id = ? AND run_id = ?;
+
 -- name: event_id_at
 -- Whether a transition that was refused is the very one that was written before its answer was lost.
 SELECT id FROM run_events WHERE project_id = ? AND run_id = ? AND seq = ?;

@@ -1,0 +1,290 @@
+"""Looking after runs whose rows do not agree with their logs: find what is wrong, and have them go on on a branch that does.
+
+A repair is one transition, a claim that lets go of the run at once: whoever takes the run up next goes on with it as with any
+other. It is fenced by the epoch and the number of events that were seen, so that of two who repair one run at the same time one
+does, and the other finds nothing left to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from perdure.clock import Clock
+from perdure.engine.catalogue import Catalogue
+from perdure.engine.committer import Committer
+from perdure.engine.dumping import dump_of, generators_of, readable_graph
+from perdure.engine.leases import is_gone
+from perdure.engine.pending import Pending
+from perdure.engine.tenure import branch_rows, numbered, steps_on_branch
+from perdure.errors import JournalError, RunDamaged, RunNotFound, StoreError
+from perdure.graph.model import Graph
+from perdure.graph.plan import Plan, compile_plan
+from perdure.graph.writing import content_hash
+from perdure.ids import BranchId, Chance, EngineId, Epoch, RunId, Seq
+from perdure.journal import events as e
+from perdure.journal.decide import Decider
+from perdure.journal.diagnose import Chart, Examination, Finding, examine, is_suspect
+from perdure.journal.fallback import Candidate
+from perdure.journal.mending import Treatment
+from perdure.journal.states import RunState, RunStatus
+from perdure.store.base import Claim, Committed, Outcome, Rejected, RunDump, Store, StoredRun, Transition
+
+log = logging.getLogger("perdure.doctor")
+
+TAIL_EVENTS = 8
+"""So many of a run's last events are looked at whenever the run is taken up."""
+TRIES = 5
+"""How often a run is looked at again that others repair, or move, at the same time."""
+
+
+class Repair(msgspec.Struct, frozen=True, kw_only=True):
+    """What was done about a run."""
+
+    code: str
+    reason: str
+    previous_branch: BranchId
+    branch: BranchId
+    """On which the run goes on."""
+    cut: Seq
+    """The last event of the previous branch that counts on this one."""
+    status: RunStatus
+    """In which the run was left."""
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """What is wrong with a run, and what was done about it."""
+
+    run_id: RunId
+    findings: tuple[Finding, ...]
+    """What is wrong. After a repair, what was."""
+    left: tuple[Finding, ...]
+    """What is still wrong."""
+    notes: tuple[Finding, ...] = ()
+    """What may look wrong and is not, and why."""
+    repair: Repair | None = None
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether nothing is wrong, or not any more."""
+        return not self.left
+
+
+class Doctor:
+    """Examines and repairs the runs of one store."""
+
+    def __init__(
+        self,
+        store: Store,
+        catalogue: Catalogue,
+        committer: Committer,
+        clock: Clock,
+        chance: Chance,
+        *,
+        engine_id: Callable[[], EngineId],
+        drives: Callable[[RunId], bool],
+    ) -> None:
+        """`drives` says which runs this engine itself drives."""
+        self._store = store
+        self._catalogue = catalogue
+        self._committer = committer
+        self._clock = clock
+        self._chance = chance
+        self._engine_id = engine_id
+        self._drives = drives
+
+    async def suspects(self, stored: StoredRun) -> bool:
+        """Whether a run that is taken up has to be examined first. Costs one short read."""
+        run = stored.run
+        after = Seq(max(0, run.last_seq - TAIL_EVENTS))
+        tail = await self._store.load_events(run.run_id, after=after, limit=TAIL_EVENTS + 1)
+        return is_suspect(run, stored.nodes, stored.waits, tail)
+
+    async def examine(self, run_id: RunId) -> Diagnosis:
+        """Return what is wrong with a run. Raises RunNotFound."""
+        examined = await self._examine(run_id)
+        found = examined.examination
+        return Diagnosis(run_id=run_id, findings=found.findings, left=found.findings, notes=found.notes)
+
+    async def heal(self, run_id: RunId) -> Diagnosis:
+        """Repair what can be repaired, and return what was wrong and what still is. Raises RunNotFound."""
+        examined = await self._examine(run_id)
+        findings = examined.examination.findings
+        repair: Repair | None = None
+        for _ in range(TRIES):
+            if (treatment := examined.examination.treatment) is None:
+                break
+            repair = await self._repair(examined, treatment) or repair
+            examined = await self._examine(run_id)
+        left, notes = examined.examination.findings, examined.examination.notes
+        return Diagnosis(run_id=run_id, findings=findings, left=left, notes=notes, repair=repair)
+
+    async def require_healthy(self, run_id: RunId) -> bool:
+        """Repair a run that is to be taken up; return whether that was needed. Raises RunDamaged if it stays as it is."""
+        diagnosis = await self.heal(run_id)
+        if diagnosis.left:
+            raise RunDamaged(run_id, [f"{found.code}: {found.problem} ({found.left})" for found in diagnosis.left])
+        return diagnosis.repair is not None
+
+    # Examining
+
+    async def _examine(self, run_id: RunId) -> _Examined:
+        try:
+            stored = await self._store.dump_run(run_id)
+        except (msgspec.MsgspecError, ValueError) as error:
+            found = Finding(code="R2", problem=f"a row of the run cannot be read: {error}", left="nobody can read it")
+            return _Examined(stored=None, examination=Examination(findings=(found,)), plan=None, dead=None)
+        if stored is None:
+            raise RunNotFound(run_id)
+        driver, dead = await self._ownership(stored.stored)
+        plan, knows_types = self._plan_of(stored)
+        chart = Chart(
+            dump=dump_of(stored),
+            plan=plan,
+            knows_types=knows_types,
+            candidate=await self._initial_version(stored),
+            driver=driver,
+            now=self._clock.now_micros(),
+        )
+        examination = examine(chart)
+        if plan is None and chart.candidate is not None:
+            plan = chart.candidate.plan
+        return _Examined(stored=stored, examination=examination, plan=plan, dead=dead)
+
+    async def _ownership(self, stored: StoredRun) -> tuple[str | None, EngineId | None]:
+        """Return the living engine that drives a run, if one does; else its owner, if that one is known to be gone."""
+        owner = stored.owner
+        if owner is None:
+            return None, None
+        if owner == self._engine_id():
+            return (owner, None) if self._drives(stored.run.run_id) else (None, owner)
+        row = next((row for row in await self._store.list_engines() if row.engine_id == owner), None)
+        if row is not None and is_gone(row):
+            return None, owner
+        return (row.name or owner, None) if row is not None and row.is_alive else (None, None)
+
+    def _plan_of(self, stored: RunDump) -> tuple[Plan | None, bool]:
+        """Return the plan of the run's version, and whether all its node types are here."""
+        graph = None if stored.version is None else readable_graph(stored.version.graph)
+        return (None, False) if graph is None else self._planned(graph, stored)
+
+    def _planned(self, graph: Graph, stored: RunDump) -> tuple[Plan, bool]:
+        types = self._catalogue.types()
+        used = {node.type for node in graph.nodes}
+        known = {name: types[name] for name in used if name in types}
+        return compile_plan(graph, known, generators=generators_of(stored)), len(known) == len(used)
+
+    async def _initial_version(self, stored: RunDump) -> Candidate | None:
+        """Return the version with which a run was started, where its own is gone."""
+        created = stored.events[0].event if stored.events else None
+        if not isinstance(created, e.RunCreated) or (
+            stored.version is not None and readable_graph(stored.version.graph) is not None
+        ):
+            return None
+        saved = await self._store.load_version(created.workflow, created.version)
+        graph = None if saved is None else readable_graph(saved.graph)
+        if graph is None:
+            return None
+        return Candidate(version=created.version, graph_hash=content_hash(graph), plan=self._planned(graph, stored)[0])
+
+    # Repairing
+
+    async def _repair(self, examined: _Examined, treatment: Treatment) -> Repair | None:
+        """Write the repair; None if others were faster. Raises RunDamaged if it cannot be written."""
+        assert examined.stored is not None
+        row = examined.stored.stored.run
+        try:
+            transition = self._transition(examined, treatment, row)
+        except JournalError as error:
+            raise RunDamaged(row.run_id, [f"{treatment.reason}; it cannot be repaired: {error}"]) from error
+        outcome = await _Offer(transition).committed_by(self._committer)
+        if isinstance(outcome, Rejected):
+            raise RunDamaged(row.run_id, [f"{treatment.reason}; the store refuses the repair: {outcome.problem}"])
+        if not isinstance(outcome, Committed):
+            return None
+        log.warning("run_repaired", extra={"run_id": row.run_id, "reason": treatment.reason})
+        created = transition.branches[0]
+        assert created.parent is not None
+        return Repair(
+            code=treatment.code,
+            reason=treatment.reason,
+            previous_branch=created.parent,
+            branch=created.branch_id,
+            cut=treatment.cut,
+            status=transition.run.status,
+        )
+
+    def _transition(self, examined: _Examined, treatment: Treatment, row: RunState) -> Transition:
+        """Return what takes a run from how its row is to a branch that agrees with its log."""
+        folded, stored = examined.examination.folded, examined.stored
+        assert folded is not None, "there is no treatment without a log"
+        assert stored is not None, "nor without rows"
+        assert examined.plan is not None, "nor without a graph"
+        seq, epoch = folded.run.last_seq, folded.run.epoch
+        folded.waits.take_changes()  # these are in the tables, or past; what the branch keeps is written with it
+        folded.steps.take_past()
+        decider = Decider(folded, examined.plan)
+        at = self._clock.now_micros()
+        engine_id = self._engine_id()
+        decider.mend(
+            treatment,
+            engine_id=engine_id,
+            epoch=Epoch(max(epoch, row.epoch) + 1),
+            previous=stored.stored.owner,
+            at=at,
+        )
+        decider.conclude(at=at)
+        portion = Pending(decider).cut()
+        recorded = numbered(portion, seq, epoch, self._chance.new_id)
+        return Transition(
+            run_id=row.run_id,
+            epoch=row.epoch,
+            base_seq=row.last_seq,
+            run=portion.run,
+            events=recorded,
+            nodes=portion.nodes,
+            steps=steps_on_branch(portion.steps or {}, portion.run),
+            branches=branch_rows(recorded),
+            waits=portion.waits,
+            lease=Claim(engine_id=engine_id, dead=examined.dead, lets_go=True),
+            repins=(row.version, row.graph_hash) != (portion.run.version, portion.run.graph_hash),
+        )
+
+
+class _Examined(msgspec.Struct, frozen=True, kw_only=True):
+    """An examination with what a repair needs."""
+
+    stored: RunDump | None
+    examination: Examination
+    plan: Plan | None
+    dead: EngineId | None
+    """The run's owner, if that is known to be gone."""
+
+
+class _Offer:
+    """A single transition on its way through the one door."""
+
+    def __init__(self, transition: Transition) -> None:
+        self._transition: Transition | None = transition
+        self._answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+    async def committed_by(self, committer: Committer) -> Outcome:
+        committer.submit(self)
+        return await asyncio.shield(self._answer)
+
+    @property
+    def is_gone(self) -> bool:
+        return False
+
+    def next_transition(self) -> Transition | None:
+        transition, self._transition = self._transition, None
+        return transition
+
+    def committed(self, transition: Transition, outcome: Outcome) -> None:
+        self._answer.set_result(outcome)
+
+    def storage_failed(self, error: StoreError) -> None:
+        self._answer.set_exception(error)
