@@ -22,6 +22,7 @@ from perdure.dispatch.failure import failure_of
 from perdure.engine.failures import classify
 from perdure.graph import validate
 from perdure.graph.policy import Policy
+from perdure.journal.ailments import CATALOGUE
 from perdure.journal.events import ErrorClass
 from perdure.testing import Rehearsal, WatchedRun
 from tests.docs.pages import PAGES, ROOT
@@ -201,3 +202,14 @@ def _has_test(file: Path, name: str) -> bool:
         file.is_file()
         and re.search(rf"^\s*(async )?def {name}\(", file.read_text(encoding="utf-8"), re.MULTILINE) is not None
     )
+
+
+def test_the_whole_catalogue_of_the_doctor_is_explained():
+    explained = rows(section(page("doctor"), "The catalogue"))
+
+    for ailment in CATALOGUE.values():
+        row = explained[ailment.code]
+        assert ailment.title in row
+        assert ailment.explanation in row
+        assert ailment.remedy in row
+        assert ("no issue" in row) is not ailment.is_issue

@@ -12,7 +12,7 @@ from tests.docs.pages import ROOT, blocks_of
 
 PAGE = (ROOT / "docs" / "states.md").read_text(encoding="utf-8")
 SOURCE = ROOT / "src" / "perdure"
-DECISIONS = ("checkpoints", "decide", "readiness", "repairing", "resting", "standing", "streaming")
+DECISIONS = ("checkpoints", "decide", "mending", "readiness", "repairing", "resting", "standing", "streaming")
 WRITERS = (*(SOURCE / "journal" / f"{name}.py" for name in DECISIONS), *(SOURCE / "engine").glob("*.py"))
 """The modules in which events are made."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
+from contextlib import nullcontext
 from itertools import count
 from typing import Any
 
@@ -16,6 +18,7 @@ from perdure.journal.branching import branch_state
 from perdure.journal.projection import Projection, fold
 from perdure.store import branches, rows, waits
 from perdure.store.opening import open_store
+from perdure.testing.loop import VirtualLoop
 
 PROJECT = "default"
 _NODE_COLUMNS = """project_id, run_id, branch_id, node_id, status, attempt, attempt_ended, generation, failures, lost, outputs,
@@ -44,6 +47,11 @@ class Damage:
                 return []
             finally:
                 connection.close()
+        loop = asyncio.get_running_loop()
+        with loop.outside() if isinstance(loop, VirtualLoop) else nullcontext():
+            return await self._execute_on_postgres(sql, values)
+
+    async def _execute_on_postgres(self, sql: str, values: Sequence[Any]) -> list[Row]:
         numbers = count(1)
         session: Any = await asyncpg.connect(self._url)
         try:

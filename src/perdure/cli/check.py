@@ -62,7 +62,7 @@ async def verify_command(runs: Sequence[str], store: Place, as_json: bool) -> in
     """
     violations: dict[RunId, list[Violation]] = {}
     async with opened(store) as source:
-        chosen = [await find_run(source, run) for run in runs] or await _all_runs(source)
+        chosen = [await find_run(source, run) for run in runs] or await all_runs(source)
         for run_id in chosen:
             violations[run_id] = await verify_run(source, run_id)
     if as_json:
@@ -103,7 +103,8 @@ def _print_validation(program: Program, problem: GraphError | None, pen: Pen) ->
         click.echo(f"- {pen.warning(f'[{fault.rule}]')} {plain(fault.message)} {pen.faint(plain(fault.remedy))}")
 
 
-async def _all_runs(store: Store) -> list[RunId]:
+async def all_runs(store: Store) -> list[RunId]:
+    """Return the ids of every run in the store, newest first."""
     found: list[RunId] = []
     before: tuple[int, str] | None = None
     while page := await store.list_runs(RunFilter(), before=before, limit=PAGE):

@@ -62,6 +62,7 @@ SECTIONS = {
     "Check": {
         "validate": Entry("check", "Say all that is wrong with a workflow, without running it."),
         "verify": Entry("check", "Prove that stored runs are whole."),
+        "doctor": Entry("doctor", "Find runs whose rows do not agree with their logs, and repair them."),
         "gc": Entry("collect", "Remove blobs that no run refers to."),
         "compact": Entry("compact", "Make long logs take less room."),
         "bench": Entry("bench", "Measure perdure and its peers, from a checkout."),

@@ -41,6 +41,8 @@ def is_news(event: e.Event) -> bool:
     match event:
         case e.RunClaimed():
             return event.lost or event.epoch > 1
+        case e.RunRecovered():
+            return event.branch is not None
         case e.NodeScheduled():
             return event.due is not None
         case e.RunFailed():
@@ -149,6 +151,8 @@ def _what_of_run(event: e.Event, at: int) -> str:
             return "taken over: the process that drove it is gone"
         case e.RunClaimed():
             return "taken up" if event.epoch > 1 else "claimed"
+        case e.RunRecovered(branch=branch) if branch is not None:
+            return f"repaired on branch {branch}{_because(event.reason)}"
         case e.RunRecovered():
             return f"recovered with {counted(event.lost_attempts, 'lost attempt')}{_because(event.reason)}"
         case e.RunCompleted():

@@ -206,11 +206,22 @@ async def prepare(text: str, imports: Sequence[str], place: Place, *, reopens: b
         graph = await load_graph(store, run)
     if run.status not in TERMINAL or reopens:
         if graph is None:
-            raise JournalDamaged(run_id, f"version {run.version} of workflow {run.workflow!r} cannot be read")
+            run, graph = await _with_another_version(run, place)
         load_types_of(run, graph, imports)
         _require_fit(run, graph)
         _warn_of_closures(graph)
     return run_id
+
+
+async def _with_another_version(run: RunState, place: Place) -> tuple[RunState, Graph]:
+    """Return a run whose version is gone, with one with which it can go on."""
+    async with Engine(place.url, workflows=(), recover=False) as engine:
+        await engine.doctor(run.run_id, fix=True)
+        mended = (await load_run(engine.store, run.run_id)).run
+        graph = await load_graph(engine.store, mended)
+    if graph is None:
+        raise JournalDamaged(run.run_id, f"version {run.version} of workflow {run.workflow!r} cannot be read")
+    return mended, graph
 
 
 def _warn_of_closures(graph: Graph) -> None:

@@ -9,25 +9,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 
 from perdure.clock import Clock
-from perdure.engine.catalogue import Catalogue
 from perdure.engine.committer import Committer
 from perdure.engine.dumping import dump_of, generators_of, readable_graph
 from perdure.engine.leases import is_gone
 from perdure.engine.pending import Pending
 from perdure.engine.tenure import branch_rows, numbered, steps_on_branch
 from perdure.errors import JournalError, RunDamaged, RunNotFound, StoreError
+from perdure.graph.declare import NodeType
 from perdure.graph.model import Graph
 from perdure.graph.plan import Plan, compile_plan
 from perdure.graph.writing import content_hash
 from perdure.ids import BranchId, Chance, EngineId, Epoch, RunId, Seq
 from perdure.journal import events as e
 from perdure.journal.decide import Decider
-from perdure.journal.diagnose import Chart, Examination, Finding, examine, is_suspect
+from perdure.journal.diagnose import Chart, Examination, Finding, examine, finding, is_suspect
 from perdure.journal.fallback import Candidate
 from perdure.journal.mending import Treatment
 from perdure.journal.states import RunState, RunStatus
@@ -73,28 +74,17 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
         return not self.left
 
 
-class Doctor:
-    """Examines and repairs the runs of one store."""
+Types = Mapping[str, NodeType[..., Any]]
 
-    def __init__(
-        self,
-        store: Store,
-        catalogue: Catalogue,
-        committer: Committer,
-        clock: Clock,
-        chance: Chance,
-        *,
-        engine_id: Callable[[], EngineId],
-        drives: Callable[[RunId], bool],
-    ) -> None:
-        """`drives` says which runs this engine itself drives."""
+
+class Examiner:
+    """Examines the runs of one store. Writes nothing, and runs no code of any node."""
+
+    def __init__(self, store: Store, types: Callable[[], Types], clock: Clock) -> None:
+        """`types` are the node types that are here."""
         self._store = store
-        self._catalogue = catalogue
-        self._committer = committer
+        self._types = types
         self._clock = clock
-        self._chance = chance
-        self._engine_id = engine_id
-        self._drives = drives
 
     async def suspects(self, stored: StoredRun) -> bool:
         """Whether a run that is taken up has to be examined first. Costs one short read."""
@@ -109,34 +99,20 @@ class Doctor:
         found = examined.examination
         return Diagnosis(run_id=run_id, findings=found.findings, left=found.findings, notes=found.notes)
 
-    async def heal(self, run_id: RunId) -> Diagnosis:
-        """Repair what can be repaired, and return what was wrong and what still is. Raises RunNotFound."""
-        examined = await self._examine(run_id)
-        findings = examined.examination.findings
-        repair: Repair | None = None
-        for _ in range(TRIES):
-            if (treatment := examined.examination.treatment) is None:
-                break
-            repair = await self._repair(examined, treatment) or repair
-            examined = await self._examine(run_id)
-        left, notes = examined.examination.findings, examined.examination.notes
-        return Diagnosis(run_id=run_id, findings=findings, left=left, notes=notes, repair=repair)
+    def _is_ours(self, stored: StoredRun) -> bool:
+        """Whether this very process is recorded as the owner of a run."""
+        return False
 
-    async def require_healthy(self, run_id: RunId) -> bool:
-        """Repair a run that is to be taken up; return whether that was needed. Raises RunDamaged if it stays as it is."""
-        diagnosis = await self.heal(run_id)
-        if diagnosis.left:
-            raise RunDamaged(run_id, [f"{found.code}: {found.problem} ({found.left})" for found in diagnosis.left])
-        return diagnosis.repair is not None
-
-    # Examining
+    def _drives(self, run_id: RunId) -> bool:
+        """Whether it drives it."""
+        return False
 
     async def _examine(self, run_id: RunId) -> _Examined:
         try:
             stored = await self._store.dump_run(run_id)
         except (msgspec.MsgspecError, ValueError) as error:
-            found = Finding(code="R2", problem=f"a row of the run cannot be read: {error}", left="nobody can read it")
-            return _Examined(stored=None, examination=Examination(findings=(found,)), plan=None, dead=None)
+            unreadable = finding("R2", f"a row of the run cannot be read: {error}", left="nobody can read it")
+            return _Examined(stored=None, examination=Examination(findings=(unreadable,)), plan=None, dead=None)
         if stored is None:
             raise RunNotFound(run_id)
         driver, dead = await self._ownership(stored.stored)
@@ -159,7 +135,7 @@ class Doctor:
         owner = stored.owner
         if owner is None:
             return None, None
-        if owner == self._engine_id():
+        if self._is_ours(stored):
             return (owner, None) if self._drives(stored.run.run_id) else (None, owner)
         row = next((row for row in await self._store.list_engines() if row.engine_id == owner), None)
         if row is not None and is_gone(row):
@@ -172,7 +148,7 @@ class Doctor:
         return (None, False) if graph is None else self._planned(graph, stored)
 
     def _planned(self, graph: Graph, stored: RunDump) -> tuple[Plan, bool]:
-        types = self._catalogue.types()
+        types = self._types()
         used = {node.type for node in graph.nodes}
         known = {name: types[name] for name in used if name in types}
         return compile_plan(graph, known, generators=generators_of(stored)), len(known) == len(used)
@@ -190,7 +166,55 @@ class Doctor:
             return None
         return Candidate(version=created.version, graph_hash=content_hash(graph), plan=self._planned(graph, stored)[0])
 
-    # Repairing
+
+class Doctor(Examiner):
+    """Repairs what can be repaired."""
+
+    def __init__(
+        self,
+        store: Store,
+        types: Callable[[], Types],
+        clock: Clock,
+        committer: Committer,
+        chance: Chance,
+        *,
+        engine_id: Callable[[], EngineId],
+        drives: Callable[[RunId], bool],
+    ) -> None:
+        """`drives` says which runs this engine itself drives."""
+        super().__init__(store, types, clock)
+        self._committer = committer
+        self._chance = chance
+        self._engine_id = engine_id
+        self._is_driven = drives
+
+    async def heal(self, run_id: RunId) -> Diagnosis:
+        """Repair what can be repaired, and return what was wrong and what still is. Raises RunNotFound."""
+        examined = await self._examine(run_id)
+        findings = examined.examination.findings
+        repair: Repair | None = None
+        for _ in range(TRIES):
+            if (treatment := examined.examination.treatment) is None:
+                break
+            repair = await self._repair(examined, treatment) or repair
+            examined = await self._examine(run_id)
+        left, notes = examined.examination.findings, examined.examination.notes
+        return Diagnosis(run_id=run_id, findings=findings, left=left, notes=notes, repair=repair)
+
+    async def require_healthy(self, run_id: RunId) -> bool:
+        """Repair a run that is to be taken up; return whether that was needed. Raises RunDamaged if it stays as it is."""
+        diagnosis = await self.heal(run_id)
+        if diagnosis.left:
+            raise RunDamaged(run_id, [f"{found.code}: {found.problem} ({found.left})" for found in diagnosis.left])
+        if diagnosis.repair is not None:
+            log.warning("run_repaired", extra={"run_id": run_id, "reason": diagnosis.repair.reason})
+        return diagnosis.repair is not None
+
+    def _is_ours(self, stored: StoredRun) -> bool:
+        return stored.owner == self._engine_id()
+
+    def _drives(self, run_id: RunId) -> bool:
+        return self._is_driven(run_id)
 
     async def _repair(self, examined: _Examined, treatment: Treatment) -> Repair | None:
         """Write the repair; None if others were faster. Raises RunDamaged if it cannot be written."""
@@ -205,7 +229,6 @@ class Doctor:
             raise RunDamaged(row.run_id, [f"{treatment.reason}; the store refuses the repair: {outcome.problem}"])
         if not isinstance(outcome, Committed):
             return None
-        log.warning("run_repaired", extra={"run_id": row.run_id, "reason": treatment.reason})
         created = transition.branches[0]
         assert created.parent is not None
         return Repair(

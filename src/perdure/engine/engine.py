@@ -416,7 +416,8 @@ class Engine(Keeping, Telling):
         diagnosis = await self._doctor.heal(run_id)
         if diagnosis.repair is not None:
             self.hub.changed(run_id)
-            self._listening.take_up_soon()
+            if self._recovers:
+                await self.commanded(run_id)
         return diagnosis
 
     async def _mended(self, stored: StoredRun) -> StoredRun:
@@ -556,9 +557,9 @@ class Engine(Keeping, Telling):
         self._machinery = self._build_machinery()
         self._doctor = Doctor(
             self._store,
-            self._catalogue,
-            self._machinery.committer,
+            self._catalogue.types,
             self.clock,
+            self._machinery.committer,
             self.chance,
             engine_id=lambda: self._membership.engine_id,
             drives=lambda run_id: run_id in self._drivers,

@@ -97,10 +97,10 @@ def examine(chart: Chart) -> Examination:
     try:
         folded = fold(dump.run.run_id, dump.events)
     except JournalError as error:
-        return Examination(findings=(_finding("R2", str(error), left="nobody can tell what it should be"),))
+        return Examination(findings=(finding("R2", str(error), left="nobody can tell what it should be"),))
     if folded.run.last_seq < dump.run.last_seq:
         problem = f"the log ends with event {folded.run.last_seq}, the run has recorded {dump.run.last_seq}"
-        return Examination(findings=(_finding("R2", problem, left="what is gone cannot be told"),))
+        return Examination(findings=(finding("R2", problem, left="what is gone cannot be told"),))
     case = _Case(chart, folded)
     found, treatment = case.found()
     return Examination(findings=tuple(found), notes=tuple(case.notes()), treatment=treatment, folded=folded)
@@ -183,14 +183,12 @@ class _Case:
         candidate = self._chart.candidate
         if candidate is None:
             left = "the version with which the run was started is not there either"
-            return _finding("E2", problem, left=left)
+            return finding("E2", problem, left=left)
         if reasons := why_not_on(candidate, self._folded.nodes.values(), graph_hash=self._log.graph_hash):
-            return _finding(
+            return finding(
                 "E2", problem, left=f"version {candidate.version} does not fit: {'; '.join(reasons[:_SHOWN])}"
             )
-        return _finding(
-            "E2", problem, remedy=f"It goes on with version {candidate.version}, with which it was started."
-        )
+        return finding("E2", problem, remedy=f"It goes on with version {candidate.version}, with which it was started.")
 
     def _pinned(self, treatment: Treatment) -> Treatment:
         candidate = self._fallback
@@ -224,8 +222,8 @@ class _Case:
             f"the run's row is on branch {self._row.branch_id}; by its log the jump to {jump.node_id!r} was made, "
             f"on branch {activated.branch_id}"
         )
-        finding = _finding("D2", problem, node_id=jump.node_id, remedy="The jump is kept, and the row is put right.")
-        return finding, self._treatment("D2", problem)
+        found = finding("D2", problem, node_id=jump.node_id, remedy="The jump is kept, and the row is put right.")
+        return found, self._treatment("D2", problem)
 
     def _dropped_jump(self, jump: e.JumpRequested, place: int) -> tuple[Finding, Treatment | None]:
         events = self._dump.events
@@ -245,7 +243,7 @@ class _Case:
                 cancels=was.reason if was.status is RunStatus.CANCELLED else None,
                 parks=(was.failed_node, was.reason) if was.status is RunStatus.QUARANTINED else None,
             )
-        return _finding("D2", problem, node_id=jump.node_id, remedy=remedy), treatment
+        return finding("D2", problem, node_id=jump.node_id, remedy=remedy), treatment
 
     def _nothing_awaited(self) -> tuple[Finding, Treatment | None] | None:
         row = self._row.status
@@ -260,7 +258,7 @@ class _Case:
         answered = f": {node_id!r} has what it asked for" if node_id is not None else ""
         problem = f"it is {_words(row)}, and by its log nobody is asked anything{answered}"
         goes_on = self._log.status in (RunStatus.COMPLETED, *WAITING)
-        return _finding("A1", problem, node_id=node_id), self._treatment("A1", problem, goes_on=goes_on)
+        return finding("A1", problem, node_id=node_id), self._treatment("A1", problem, goes_on=goes_on)
 
     def _awaited_unseen(self) -> tuple[Finding, Treatment | None] | None:
         if self._row.status not in _MOVES or self._log.status not in WAITING:
@@ -269,7 +267,7 @@ class _Case:
         node_id = waits[0].node_id if waits else None
         what = f": {node_id!r} has asked" if self._asked else ""
         problem = f"it is {_words(self._row.status)}, and by its log it waits{what}"
-        return _finding("A2", problem, node_id=node_id), self._treatment("A2", problem, goes_on=True)
+        return finding("A2", problem, node_id=node_id), self._treatment("A2", problem, goes_on=True)
 
     def _all_done(self) -> tuple[Finding, Treatment | None] | None:
         is_told = self._log.status in (RunStatus.RUNNING, RunStatus.COMPLETED)
@@ -277,7 +275,7 @@ class _Case:
             return None
         ended = "its end is" if self._log.status is RunStatus.COMPLETED else "its end is not"
         problem = f"it is {_words(self._row.status)}, and by its log every node of it is done; {ended} recorded"
-        return _finding("A3", problem), self._treatment("A3", problem, goes_on=True)
+        return finding("A3", problem), self._treatment("A3", problem, goes_on=True)
 
     def _is_complete(self, plan: Plan) -> bool:
         """Whether nothing is left to do: every node completed, with its outputs, or skipped; nothing asked, no stream open."""
@@ -305,12 +303,12 @@ class _Case:
         kind = f" ({error.error_class.value})" if error is not None else ""
         problem = f"it is {_words(self._row.status)}, and by its log {where}{kind}{told}"
         if log.status is RunStatus.FAILING or not failed:
-            return _finding("A4", problem, node_id=node_id), self._treatment("A4", problem)
+            return finding("A4", problem, node_id=node_id), self._treatment("A4", problem)
         if self._plan is None or not self._chart.knows_types:
             left = "what may be repeated is told by the code of its nodes, which is not here: name it with --import"
-            return _finding("A4", problem, node_id=node_id, left=left), None
+            return finding("A4", problem, node_id=node_id, left=left), None
         treatment, remedy = self._by_class(failed, self._plan, problem)
-        return _finding("A4", problem, node_id=node_id, remedy=remedy), treatment
+        return finding("A4", problem, node_id=node_id, remedy=remedy), treatment
 
     def _is_at_an_end(self) -> bool:
         """Whether a failure should have ended the run."""
@@ -362,8 +360,8 @@ class _Case:
         problem = "; ".join(differences[:_SHOWN]) + more
         fixed = [name for name in _FIXED if getattr(self._row, name) != getattr(self._log, name)]
         if fixed:
-            return _finding("R1", problem, left=f"{', '.join(sorted(fixed))} of a run is never written again"), None
-        return _finding("R1", problem), self._treatment("R1", problem)
+            return finding("R1", problem, left=f"{', '.join(sorted(fixed))} of a run is never written again"), None
+        return finding("R1", problem), self._treatment("R1", problem)
 
     def _differences(self) -> Iterator[str]:
         ignored = _PINNED if self._is_gone else frozenset[str]()
@@ -384,19 +382,19 @@ class _Case:
         """Yield what may look wrong and is not."""
         for wait in self._asked:
             is_old = self._chart.now - wait.opened_at > LONG_MICROS
-            yield _finding("B2" if is_old else "B1", f"{wait.wait_id!r} is open", node_id=wait.node_id)
+            yield finding("B2" if is_old else "B1", f"{wait.wait_id!r} is open", node_id=wait.node_id)
         is_left = self._log.status in MOVING and self._chart.driver is None
         for node in self._folded.nodes.values() if is_left else ():
             if node.status is NodeStatus.RUNNING:
-                yield _finding("C1", f"{node.node_id!r} has begun, and nobody drives the run", node_id=node.node_id)
+                yield finding("C1", f"{node.node_id!r} has begun, and nobody drives the run", node_id=node.node_id)
         for stage in self._open_stages() if is_left else ():
-            yield _finding("C2", f"stage {stage!r} has begun, and nobody drives the run")
+            yield finding("C2", f"stage {stage!r} has begun, and nobody drives the run")
         activated = self._dump.activated
         for branch in self._dump.branches:
             if branch.parent is not None and branch.branch_id not in activated:
-                yield _finding("D1", f"the run never was on branch {branch.branch_id}")
+                yield finding("D1", f"the run never was on branch {branch.branch_id}")
         if is_left:
-            yield _finding("F1", "the run should move, and nobody drives it")
+            yield finding("F1", "the run should move, and nobody drives it")
 
     def _open_stages(self) -> list[str]:
         stages: dict[str, bool] = {}
@@ -478,7 +476,8 @@ _STATUSES: dict[type[e.Event], RunStatus] = {
 }
 
 
-def _finding(code: str, problem: str, *, node_id: NodeId | None = None, remedy: str = "", left: str = "") -> Finding:
+def finding(code: str, problem: str, *, node_id: NodeId | None = None, remedy: str = "", left: str = "") -> Finding:
+    """Return something that was seen, with the remedy of the catalogue unless there is more to say."""
     return Finding(code=code, problem=problem, node_id=node_id, remedy=remedy or CATALOGUE[code].remedy, left=left)
 
 

@@ -15,6 +15,9 @@ from perdure.journal import events as e
 from perdure.journal.repairing import Repairing
 from perdure.journal.states import TERMINAL, WAITING, RunStatus
 
+REPAIRED = "repaired"
+"""Why a run moves again that the doctor has looked after."""
+
 
 class Treatment(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be done with a run of which something recorded does not agree with its log."""
@@ -48,9 +51,9 @@ class Mending(Repairing):
         """Have the run go on on a branch. Attempts that were running stay so: whoever claims the run next deals with them."""
         self._record(e.RunClaimed(engine_id=engine_id, epoch=epoch, previous=previous), at)
         if treatment.goes_on and self.projection.run.status in TERMINAL:
-            self._record(e.RunReopened(reason=treatment.reason), at)
+            self._record(e.RunReopened(reason=REPAIRED), at)
         elif treatment.goes_on and self.projection.run.status in (*WAITING, RunStatus.QUARANTINED):
-            self._record(e.RunResumed(reason=treatment.reason), at)
+            self._record(e.RunResumed(reason=REPAIRED), at)
         self._branch_for(treatment, at)
         if treatment.fails is not None:
             self._fail(*treatment.fails, at)
