@@ -25,11 +25,18 @@ PerdureError
 │   ├── RunEnded              it was asked for something that only a run can do that has not ended
 │   ├── CheckpointExists      it has a checkpoint of this name
 │   ├── CheckpointPending     nobody has saved the checkpoint yet that was asked for
+│   ├── CannotContinue        it cannot go on on a version of its workflow
 │   ├── NotInDoubt            nobody has to say what became of the node
 │   ├── TypesMissing          this process lacks the node types it needs
 │   ├── TypesChanged          the node types are no longer those it was started with
 │   ├── RunNotReadable        this process cannot read values that it holds
 │   └── RunDamaged            its rows and its log disagree, and the doctor cannot repair it by itself
+├── VersionError              about versions of a workflow, and aliases for them
+│   ├── VersionNotFound
+│   ├── VersionInUse          something refers to the version, so that it is kept
+│   ├── AliasNotFound
+│   ├── AliasMoved            somebody else has moved the alias meanwhile
+│   └── NothingToRollBack     the alias has not pointed anywhere else
 ├── ProgramError              a file or module that was named holds nothing that can run
 ├── StoreError                the database cannot be used
 │   ├── StoreUnavailable
@@ -478,6 +485,22 @@ class GoingBackPending(RunError):
         )
 
 
+class CannotContinue(RunError):
+    """A run cannot go on on a version of its workflow: what has happened in it does not fit. `reasons` are all that are found."""
+
+    code = "cannot_continue"
+
+    def __init__(self, run_id: str, workflow: str, version: int, reasons: Sequence[str]) -> None:
+        super().__init__(
+            run_id,
+            f"Run {run_id!r} cannot go on on version {version} of workflow {workflow!r}:"
+            f"{_listed(reasons, 'Nothing has changed.')}",
+        )
+        self.workflow = workflow
+        self.version = version
+        self.reasons = tuple(reasons)
+
+
 class NotInDoubt(RunError):
     """Somebody has said what became of a node, but nobody has to: it is not in doubt, or not any more."""
 
@@ -558,6 +581,83 @@ class RunDamaged(RunError):
             f"Run {run_id!r} is damaged, and cannot go on: {'; '.join(problems)}. `perdure doctor {run_id}` says more.",
         )
         self.problems = tuple(problems)
+
+
+class VersionError(PerdureError):
+    """Something about versions of a workflow, or about aliases for them."""
+
+    code = "version_error"
+
+    def __init__(self, workflow: str, message: str) -> None:
+        super().__init__(message)
+        self.workflow = workflow
+
+
+class VersionNotFound(VersionError):
+    """There is no such version of a workflow, or no version at all: then `version` is None."""
+
+    code = "version_not_found"
+
+    def __init__(self, workflow: str, version: int | None) -> None:
+        which = "version" if version is None else f"version {version}"
+        then = (
+            "`perdure versions` lists what is." if version is None else f"`perdure versions {workflow}` lists what is."
+        )
+        super().__init__(workflow, f"No {which} of workflow {workflow!r} is saved. {then}")
+        self.version = version
+
+
+class VersionInUse(VersionError):
+    """A version cannot be deleted, because something refers to it."""
+
+    code = "version_in_use"
+
+    def __init__(self, workflow: str, version: int, why: str) -> None:
+        super().__init__(workflow, f"Version {version} of workflow {workflow!r} is not deleted: {why}")
+        self.version = version
+
+
+class AliasNotFound(VersionError):
+    """A workflow has no alias of this name. `known` are those that it has."""
+
+    code = "alias_not_found"
+
+    def __init__(self, workflow: str, alias: str, known: Sequence[str]) -> None:
+        super().__init__(
+            workflow,
+            f"Workflow {workflow!r} has no alias {alias!r} (it has {', '.join(map(repr, known))}). "
+            f"`perdure alias {workflow} {alias}=VERSION` sets it.",
+        )
+        self.alias = alias
+        self.known = tuple(known)
+
+
+class AliasMoved(VersionError):
+    """Somebody else has moved an alias since it was looked at, and nothing has changed."""
+
+    code = "alias_moved"
+
+    def __init__(self, workflow: str, alias: str) -> None:
+        super().__init__(
+            workflow,
+            f"Alias {alias!r} of workflow {workflow!r} was moved by somebody else meanwhile. Nothing has changed. "
+            "Look where it points, and decide again.",
+        )
+        self.alias = alias
+
+
+class NothingToRollBack(VersionError):
+    """An alias has not pointed anywhere before, so that it cannot be moved back."""
+
+    code = "nothing_to_roll_back"
+
+    def __init__(self, workflow: str, alias: str) -> None:
+        super().__init__(
+            workflow,
+            f"Alias {alias!r} of workflow {workflow!r} has not pointed anywhere else before. "
+            f"`perdure alias {workflow} --history {alias}` shows where it has.",
+        )
+        self.alias = alias
 
 
 class ProgramError(PerdureError):

@@ -39,7 +39,7 @@ def test_every_status_is_explained():
 
 def test_the_events_that_are_listed_are_those_that_are_written():
     table = PAGE[PAGE.index("## The log") :]
-    subjects = "Run|Node|Attempt|Step|Stage|Outbox|Item|Branch|Interaction|Timer|Signal|Trigger|Jump|Checkpoint"
+    subjects = "Run|Node|Attempt|Step|Stage|Outbox|Item|Branch|Interaction|Timer|Signal|Trigger|Jump|Checkpoint|Version"
     listed = set(re.findall(rf"`((?:{subjects})\w+)`", table))
 
     made = {name for module in WRITERS for name in re.findall(r"\b(?:e\.)?(\w+)\(", module.read_text(encoding="utf-8"))}

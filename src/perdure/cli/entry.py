@@ -49,6 +49,7 @@ SECTIONS = {
         "send": Entry("send", "Give items to an input of a run that is a stream."),
         "triggers": Entry("triggers", "List what feeds runs from outside; feed an inbox; see when a schedule fires."),
         "resolve": Entry("act", "Say what became of a node in doubt."),
+        "alias": Entry("alias", "Say which version of a workflow a name means, or roll that back; list the names."),
         "checkpoint": Entry("checkpoint", "Name the place where a run is, or list the names that it has."),
     },
     "Look": {
@@ -56,6 +57,9 @@ SECTIONS = {
         "show": Entry("show", "Show a run: its nodes over time, its result, its errors."),
         "events": Entry("look", "Print the log of a run, or follow it."),
         "logs": Entry("look", "Print what the nodes of a run have logged."),
+        "versions": Entry(
+            "versions", "List versions of workflows, save one, compare two; see if a run can follow one."
+        ),
         "branches": Entry("back", "List the lines of history of a run."),
         "diff": Entry("compare", "Compare a run with its own past, or with another run."),
     },

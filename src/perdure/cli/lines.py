@@ -177,6 +177,8 @@ def _what_of_run(event: e.Event, at: int) -> str:
             return f"branched{_because(event.reason)}{_begin_again(event)}"
         case e.BranchActivated():
             return f"goes on on branch {event.branch_id}"
+        case e.VersionResolved():
+            return f"follows version {event.version}, as {plain(event.alias)} says"
         case e.CheckpointSaved():
             return f"saved checkpoint {plain(repr(event.name))} of all up to event {event.seq}"
         case _:

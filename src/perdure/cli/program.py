@@ -27,6 +27,7 @@ from perdure.graph.model import Graph
 from perdure.graph.starts import started_by
 from perdure.graph.validate import check
 from perdure.journal.states import RunState
+from perdure.store.base import WorkflowVersion
 
 Program = Workflow[..., Any] | Graph
 
@@ -88,15 +89,25 @@ def load_types_of(run: RunState, graph: Graph, imports: Iterable[str]) -> None:
 
     A database could name any file of this machine. So only what is below the current folder is loaded unasked.
     """
+    _load_types(run.run_id, f"run {run.run_id!r}", run.source, graph, imports)
+
+
+def load_types_for(run_id: str, version: WorkflowVersion, graph: Graph, imports: Iterable[str]) -> None:
+    """As `load_types_of`, for a run that is to be started of a saved version."""
+    whose = f"version {version.version} of workflow {version.workflow!r}"
+    _load_types(run_id, whose, version.source, graph, imports)
+
+
+def _load_types(run_id: str, whose: str, source: Mapping[str, str], graph: Graph, imports: Iterable[str]) -> None:
     load_places(imports)
     if imports or not (_missing(graph) or _missing_workflows(graph)):
-        _require_types(run, graph, looked_in=list(imports))
+        _require_types(run_id, graph, looked_in=list(imports))
         return
-    modules = run.source.get("module", "").split("\n")
-    files = run.source.get("file", "").split("\n")
+    modules = source.get("module", "").split("\n")
+    files = source.get("file", "").split("\n")
     for module, file in zip(modules, files, strict=False):
-        _load_source(run, module, file)
-    _require_types(run, graph, looked_in=[file or module for module, file in zip(modules, files, strict=False)])
+        _load_source(whose, module, file)
+    _require_types(run_id, graph, looked_in=[file or module for module, file in zip(modules, files, strict=False)])
 
 
 def load_file(path: Path) -> ModuleType:
@@ -183,19 +194,19 @@ def _read_graph(path: Path, name: str | None) -> Graph:
     return graph
 
 
-def _load_source(run: RunState, module: str, file: str) -> None:
+def _load_source(whose: str, module: str, file: str) -> None:
     remedy = "Name the file or module that declares them: --import PLACE."
     if module.partition(".")[0] == "perdure":
         _import_module(module, Path.cwd())
         return
     if not file:
-        raise ProgramError(f"The node types of run {run.run_id!r} were declared in no file ({module}). {remedy}")
+        raise ProgramError(f"The node types of {whose} were declared in no file ({module}). {remedy}")
     path = Path(file)
     if not path.is_file():
-        raise ProgramError(f"The node types of run {run.run_id!r} were declared in {file}, which is gone. {remedy}")
+        raise ProgramError(f"The node types of {whose} were declared in {file}, which is gone. {remedy}")
     if not path.resolve().is_relative_to(Path.cwd().resolve()):
         raise ProgramError(
-            f"The node types of run {run.run_id!r} were declared in {file}, which is not below the current folder. "
+            f"The node types of {whose} were declared in {file}, which is not below the current folder. "
             f"Only such files are loaded unasked. {remedy}"
         )
     if "." in module or path.stem == "__init__":
@@ -224,10 +235,10 @@ def _missing_workflows(graph: Graph) -> list[str]:
     return [name for name in started_by(graph) if name not in declared_workflows()]
 
 
-def _require_types(run: RunState, graph: Graph, *, looked_in: Sequence[str]) -> None:
+def _require_types(run_id: str, graph: Graph, *, looked_in: Sequence[str]) -> None:
     missing, workflows = _missing(graph), _missing_workflows(graph)
     if missing or workflows:
-        raise TypesMissing(run.run_id, missing, looked_in, workflows=workflows)
+        raise TypesMissing(run_id, missing, looked_in, workflows=workflows)
 
 
 def _prefer(folder: Path) -> None:

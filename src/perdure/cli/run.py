@@ -27,6 +27,7 @@ from perdure.cli.plainly import Lines, Silence, say
 from perdure.cli.program import Program, load_program, load_types_of, require_valid
 from perdure.cli.results import exit_of, final_word, next_steps, outcome
 from perdure.cli.running import drive, exit_after
+from perdure.cli.saved import is_saved, load_saved
 from perdure.cli.stores import opened, require
 from perdure.cli.terminal import Paper, paper
 from perdure.cli.waits import NOTHING, Awaited, what_is_awaited
@@ -39,7 +40,7 @@ from perdure.graph.declare import declared_types
 from perdure.graph.model import Graph
 from perdure.graph.source import closure_of
 from perdure.graph.validate import validate
-from perdure.ids import RunId
+from perdure.ids import RunId, new_id
 from perdure.journal.events import Durability, OnFailure
 from perdure.journal.resting import IN_DOUBT
 from perdure.journal.states import TERMINAL, RunState, RunStatus
@@ -52,6 +53,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     """What `run` was asked for."""
 
     program: Program
+    saved: str | None
+    """The name of what was saved, if the program is that."""
     inputs: Mapping[str, Any]
     run_id: str | None
     durability: Durability | None
@@ -73,7 +76,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @click.command("run")
-@click.argument("target", metavar="FILE[:WORKFLOW]")
+@click.argument("target", metavar="FILE[:WORKFLOW]|NAME@VERSION")
 @click.option("--input", "-i", "pairs", multiple=True, metavar="NAME=VALUE", help="An input; VALUE is JSON or text.")
 @click.option("--inputs", "file", metavar="FILE", help="A JSON object with inputs; - reads standard input.")
 @click.option("--run-id", metavar="ID", callback=not_empty, help="Name the run. Starting it again goes on with it.")
@@ -104,7 +107,8 @@ def run_command(
 ) -> int:
     """Run a workflow to its end and print its result.
 
-    FILE is a Python file, a module (package.module), or a graph in JSON or YAML whose node types come from --import.
+    FILE is a Python file, a module (package.module), or a graph in JSON or YAML whose node types come from --import. What was
+    run or saved before can be named instead, with the number of a version or with an alias: `perdure versions` lists them.
     Everything is recorded: whatever stops the process, starting the same --run-id again, or `perdure resume`, goes on
     where it stopped. A run that has failed is final.
 
@@ -114,12 +118,19 @@ def run_command(
       perdure run flow.py --input name=Ada
       perdure run flow.py:digest --inputs in.json --run-id digest-1
       perdure run graph.yaml --import nodes.py
+      perdure run digest@stable --inputs in.json
     """
     with users_output(as_json=as_json):
-        program = load_program(target, imports)
-        require_valid(program)  # before the store is opened: what cannot run leaves nothing behind
+        saved = target if is_saved(target) else None
+        if saved is None:
+            program = load_program(target, imports)
+            require_valid(program)  # before the store is opened: what cannot run leaves nothing behind
+        else:
+            run_id = run_id or new_id()  # which decides what an alias means
+            program = asyncio.run(load_saved(saved, run_id, imports, store))
         wish = Wish(
             program=program,
+            saved=saved,
             inputs=read_inputs(program, pairs, file),
             run_id=run_id,
             durability=durability,
@@ -186,7 +197,7 @@ async def _start(wish: Wish, place: Place, *, stay: bool, as_json: bool) -> Ende
     async with Engine(place.url, recover=False) as engine:
         before = None if wish.run_id is None else await engine.store.load_state(RunId(wish.run_id))
         run = await engine.start(
-            wish.program,
+            wish.saved or wish.program,
             run_id=wish.run_id,
             inputs=wish.inputs,
             durability=wish.durability,

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.errors import JournalDamaged, TypesChanged
+from perdure.errors import JournalDamaged, TypesChanged, TypesMissing, VersionNotFound
 from perdure.graph.declare import NodeType, Workflow, declared_types, declared_workflows
 from perdure.graph.forms import graph_from_json
 from perdure.graph.model import BUILT_IN, Graph
@@ -145,6 +145,25 @@ class Catalogue:
                 raise TypesChanged(run_id, workflow, version, faults)
             self._keep(prepared)
         return prepared
+
+    async def saved(self, run_id: RunId, workflow: str, version: int) -> Prepared:
+        """Return a saved version of which a run is to be started. Raises VersionNotFound, or TypesMissing or TypesChanged if it
+        cannot be run here."""
+        key = (workflow, version)
+        if key not in self._prepared and await self._store.load_version(*key) is None:
+            raise VersionNotFound(*key)
+        prepared = await self.load(run_id, *key)
+        if prepared.missing:
+            raise TypesMissing(run_id, prepared.missing.types, workflows=prepared.missing.workflows)
+        return prepared
+
+    def forget(self, workflow: str, version: int) -> None:
+        """Take note that a version may be gone from the store."""
+        self._graphs.pop((workflow, version), None)
+        self._prepared.pop((workflow, version), None)
+        for known, prepared in list(self._saved.items()):
+            if (prepared.version.workflow, prepared.version.version) == (workflow, version):
+                del self._saved[known]
 
     async def graph(self, run_id: RunId, workflow: str, version: int) -> Graph:
         """Return the graph of a saved version. It never changes, and is not read again while it is in use."""

@@ -28,11 +28,13 @@ from perdure.engine.adoption import (
 from perdure.engine.background import BODIES_OF, end_bodies, kept_up
 from perdure.engine.catalogue import Catalogue, Prepared
 from perdure.engine.checkpointing import saved_so_far
+from perdure.engine.choosing import choose
 from perdure.engine.committer import Committer
 from perdure.engine.doctoring import Diagnosis, Doctor
 from perdure.engine.driven import driven_seconds
 from perdure.engine.driver import Driver, NotOurs
 from perdure.engine.hub import Hub
+from perdure.engine.inputs import check_inputs
 from perdure.engine.keeping import Keeping
 from perdure.engine.leases import is_gone
 from perdure.engine.listening import Listening
@@ -48,14 +50,16 @@ from perdure.engine.run import Run
 from perdure.engine.secrets import environment_secret
 from perdure.engine.settings import EngineSettings
 from perdure.engine.slots import Slots
-from perdure.engine.starting import begin, checked_inputs, checked_run_id, creation, differences, run_settings
+from perdure.engine.starting import begin, checked_run_id, creation, differences, run_settings
 from perdure.engine.telling import Telling, chosen_statuses
 from perdure.engine.values import Decode, Values
+from perdure.engine.versions import Versions
 from perdure.engine.wanted import Wanted
 from perdure.engine.warmth import Warmth
 from perdure.errors import (
     EngineStopped,
     JournalDamaged,
+    RunError,
     RunIdTaken,
     RunNotFound,
     RunNotReadable,
@@ -78,7 +82,7 @@ R = TypeVar("R")
 RUNS_PER_PAGE = 200
 
 
-class Engine(Keeping, Telling):
+class Engine(Keeping, Telling, Versions):
     """Starts runs, drives them, and takes over those that others have left behind.
 
         async with Engine("sqlite:///perdure.db") as engine:
@@ -175,7 +179,7 @@ class Engine(Keeping, Telling):
 
     async def start(
         self,
-        workflow: Workflow[..., R] | Graph,
+        workflow: Workflow[..., R] | Graph | str,
         /,
         *,
         run_id: str | None = None,
@@ -188,35 +192,64 @@ class Engine(Keeping, Telling):
     ) -> Run[R]:
         """Start a run, durably, and return it.
 
+        `workflow` is one, or a graph, which is saved if it was not before; or one that was saved, by its name and a version or an
+        alias: `"digest@3"`, `"digest@stable"`, `"digest"` for `"digest@latest"`.
+
         Idempotent by `run_id`: the same workflow with the same inputs gives the run that is there, anything else raises
-        RunIdTaken. Inputs whose names are taken by options go into `inputs`.
+        RunIdTaken. By an alias it is the run that is there, also if the alias was moved. Inputs whose names are taken by options
+        go into `inputs`.
         """
         self._require_running()
-        if not isinstance(workflow, Workflow | Graph):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(workflow, Workflow | Graph | str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"{workflow!r} is no workflow: call it inside a @workflow function, and start that one")
         chosen = checked_run_id(self.chance.new_id() if run_id is None else run_id)
         now = self.clock.now_micros()
-        given = checked_inputs(workflow, {**(inputs or {}), **more_inputs})
+        choice = await choose(workflow, chosen, self._catalogue, self._store, may_exist=run_id is not None)
+        given = check_inputs(choice.graph, choice.input_types, {**(inputs or {}), **more_inputs})
         settings = run_settings(
-            workflow,
+            choice.settings,
             durability=durability,
             on_failure=on_failure,
             timeout=timeout,
             checkpoint_every=checkpoint_every,
         )
-        prepared = await self._catalogue.save(workflow, at=now)
+        prepared = choice.prepared or await self._catalogue.save(choice.program, at=now)
         encoded, blobs = await self.values.pack_all(given, where=f"inputs of workflow {prepared.graph.name!r}")
         created = creation(prepared, given, encoded, settings, project_id=self._project)
-        annotation = Any if isinstance(workflow, Graph) else workflow.output_type
-        run: Run[R] = Run(self, chosen, annotation)
+        run: Run[R] = Run(self, chosen, choice.output_type)
+        if choice.is_there:
+            await self._require_same(run, created)
+            await self.commanded(chosen)
+            return run
         was_wanted = chosen in self._wanted
+
+        async def start_again() -> Run[R]:
+            return await self.start(
+                workflow,
+                run_id=chosen,
+                inputs={**(inputs or {}), **more_inputs},
+                durability=durability,
+                on_failure=on_failure,
+                timeout=timeout,
+                checkpoint_every=checkpoint_every,
+            )
+
         while True:
             await self._until_joined()
             driver = self._drivers.get(chosen)
             is_there = driver is not None
             if driver is None:
                 claim = Claim(engine_id=self.engine_id)
-                driver = begin(chosen, created, prepared, self._machinery, claim, on_gone=self._forget, at=now)
+                driver = begin(
+                    chosen,
+                    created,
+                    prepared,
+                    self._machinery,
+                    claim,
+                    on_gone=self._forget,
+                    at=now,
+                    resolved=choice.resolved,
+                )
                 self._drive(driver)
                 driver.use_blobs(blobs)
             try:
@@ -228,6 +261,14 @@ class Engine(Keeping, Telling):
                 is_there = True
                 if not was_wanted:  # nobody has asked for the run that is there, unless it is the same
                     self._wanted.discard(chosen)
+            except RunError:
+                version = prepared.version
+                if await self._store.load_version(version.workflow, version.version) is not None:
+                    raise
+                self._catalogue.forget(version.workflow, version.version)
+                return await start_again()  # the version was deleted since it was last used here
+            if is_there and choice.resolved is not None and (await run.state()).workflow == created.workflow:
+                return await start_again()  # somebody was faster, and the alias may have pointed elsewhere then
             if is_there:
                 await self._require_same(run, created)
                 await self.commanded(chosen)

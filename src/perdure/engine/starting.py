@@ -10,13 +10,11 @@ import msgspec
 
 from perdure.engine.catalogue import Prepared
 from perdure.engine.driver import Driver
-from perdure.engine.inputs import check_inputs
 from perdure.engine.machinery import Machinery
 from perdure.engine.values import Values
 from perdure.errors import TruthUnclear, WrongInputs
 from perdure.graph.declare import RunSettings as WorkflowSettings
-from perdure.graph.declare import Workflow
-from perdure.graph.model import CONDITION, INPUT, Edge, Graph
+from perdure.graph.model import CONDITION, INPUT, Edge
 from perdure.graph.plan import Plan
 from perdure.graph.policy import is_duration
 from perdure.ids import ROOT_BRANCH, Epoch, RunId, Seq, is_text
@@ -40,15 +38,8 @@ def checked_run_id(run_id: str) -> RunId:
     return RunId(run_id)
 
 
-def checked_inputs(workflow: Workflow[..., Any] | Graph, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a value for each input of the workflow. Raises WrongInputs with all that is wrong."""
-    if isinstance(workflow, Graph):
-        return check_inputs(workflow, {}, given)
-    return check_inputs(workflow.graph, workflow.input_types, given)
-
-
 def run_settings(
-    workflow: Workflow[..., Any] | Graph,
+    preset: WorkflowSettings,
     *,
     durability: e.Durability | None,
     on_failure: e.OnFailure | None,
@@ -56,7 +47,6 @@ def run_settings(
     checkpoint_every: float | timedelta | None = None,
 ) -> e.RunSettings:
     """Return the settings of a run: those that are given, else the workflow's own. Raises ValueError for a wrong one."""
-    preset = WorkflowSettings() if isinstance(workflow, Graph) else workflow.settings
     chosen = {
         "durability": durability or preset.durability,
         "on_failure": on_failure or preset.on_failure,
@@ -151,8 +141,9 @@ def begin(
     *,
     on_gone: Callable[[Driver], None],
     at: int,
+    resolved: e.VersionResolved | None = None,
 ) -> Driver:
-    """Set up a run of our own: created, claimed and started in one transition."""
+    """Set up a run of our own: created, claimed and started in one transition, which also says what an alias meant."""
     run = create_run(run_id, created, at=at, branch_id=ROOT_BRANCH, epoch=Epoch(0))
     driver = Driver(
         projection=Projection(run),
@@ -166,5 +157,7 @@ def begin(
         created=(created, at),
     )
     driver.decider.claim(claim.engine_id, FIRST_EPOCH, previous=None, lost=False, at=at)
+    if resolved is not None:
+        driver.decider.resolve_version(resolved, at=at)
     driver.decider.start(at=at)
     return driver

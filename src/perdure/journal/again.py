@@ -30,10 +30,11 @@ class Again:
             if node.flow is not None and node.flow.is_generator and not self._is_input(node_id)
         ]
 
-    def begin_with(self, node_id: NodeId) -> list[NodeId]:
-        """Return the nodes that begin again if one gives something else than before, without itself."""
-        found = self._found([node_id])
-        found.pop(node_id, None)
+    def begin_with(self, *nodes: NodeId) -> list[NodeId]:
+        """Return the nodes that begin again if some give something else than before, without those themselves."""
+        found = self._found(nodes)
+        for node_id in nodes:
+            found.pop(node_id, None)
         return list(found)
 
     def may_begin(self) -> frozenset[NodeId]:

@@ -79,6 +79,10 @@ class Decider(Restoring, Mending, Checkpointing):
             self._record(e.RunRecovered(reason="engine lost", lost_attempts=len(orphans)), at)
         self._look_at_all()
 
+    def resolve_version(self, resolved: e.VersionResolved, *, at: int) -> None:
+        """Take note of what an alias meant when the run was started."""
+        self._record(resolved, at)
+
     def start(self, *, at: int) -> None:
         """Begin: what waits for nothing is scheduled."""
         self._record(e.RunStarted(), at)

@@ -452,9 +452,13 @@ class CheckpointSaved(Event, frozen=True, kw_only=True):
 
 
 class VersionResolved(Event, frozen=True, kw_only=True):
+    """What an alias of its workflow meant when the run was started. The run keeps that version, wherever the alias moves."""
+
     workflow: str
     alias: str
     version: int
+    revision: int = 0
+    """How often the alias had been moved: which of its moves says where it pointed."""
 
 
 AnyEvent = (

@@ -16,7 +16,7 @@ in `engines` has not expired by the store's clock: the database's own for Postgr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -284,6 +284,33 @@ class WorkflowVersion(msgspec.Struct, frozen=True, kw_only=True):
     created_at: int = 0
 
 
+class AliasMove(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an alias of a workflow points from some moment on. It is never changed: the next move follows it."""
+
+    workflow: str
+    alias: str
+    revision: int
+    """From 1, one more with each move."""
+    targets: dict[int, int]
+    """Weights by version; none if the alias was removed."""
+    moved_at: int
+    restores: int | None = None
+    """The move whose targets it brings back, if it does."""
+
+
+class AliasState(msgspec.Struct, frozen=True, kw_only=True):
+    """What an alias means at one moment, and which version is the newest then."""
+
+    move: AliasMove | None
+    """The last one; None if there was none."""
+    newest: int | None
+    """None if there is no version of the workflow."""
+
+
+Kept = Literal["missing", "newest", "aliased", "used"]
+"""Why a version is not deleted: it is not there, its number would be given again, an alias points at it, or runs refer to it."""
+
+
 class LogLine(msgspec.Struct, frozen=True, kw_only=True):
     """What a body wrote with `ctx.log`. Best effort: a log line is never worth stopping a run."""
 
@@ -364,6 +391,35 @@ class Store(Protocol):
 
     async def list_versions(self, workflow: str | None = None) -> Sequence[WorkflowVersion]:
         """Return saved versions by name and number, newest of a name last."""
+        ...
+
+    async def delete_version(self, workflow: str, version: int) -> Kept | None:
+        """Delete a version to which nothing refers; return why it is kept, if it is. Whoever moves an alias to it or starts a run
+        of it at the same time either comes first, and keeps it, or finds it gone."""
+        ...
+
+    async def count_runs(self, workflow: str) -> Mapping[int, int]:
+        """Return how many runs there are of each version of a workflow that has any."""
+        ...
+
+    async def move_alias(self, move: AliasMove) -> bool:
+        """Have an alias point somewhere else, at once for everybody. Durable when this returns.
+
+        False, and nothing is changed, if the move does not follow the alias's last one: somebody else has moved it. Raises
+        VersionNotFound if one of its targets is not there.
+        """
+        ...
+
+    async def load_alias(self, workflow: str, alias: str) -> AliasState:
+        """Return what an alias means and which version is the newest, both at the same moment."""
+        ...
+
+    async def list_aliases(self, workflow: str | None = None) -> Sequence[AliasMove]:
+        """Return where the aliases point that are there, by workflow and name."""
+        ...
+
+    async def list_alias_moves(self, workflow: str, alias: str) -> Sequence[AliasMove]:
+        """Return all moves of an alias, oldest first."""
         ...
 
     # Runs

@@ -253,6 +253,52 @@ SELECT workflow, version, graph_hash, graph, source, created_at
 SELECT workflow, version, graph_hash, graph, source, created_at
   FROM workflow_versions WHERE project_id = $1 AND ($2::text IS NULL OR workflow = $2) ORDER BY workflow, version;
 
+-- name: why_kept
+-- What keeps a version from being deleted: is_there, is_newest, is_aliased, is_used.
+SELECT EXISTS (SELECT 1 FROM workflow_versions WHERE project_id = $1 AND workflow = $2 AND version = $3::bigint),
+       coalesce($3 = (SELECT max(version) FROM workflow_versions WHERE project_id = $1 AND workflow = $2), FALSE),
+       EXISTS (SELECT 1 FROM workflow_aliases
+                WHERE project_id = $1 AND workflow = $2 AND (targets::jsonb) ? ($3::bigint)::text),
+       EXISTS (SELECT 1 FROM run_state WHERE project_id = $1 AND workflow = $2 AND workflow_version = $3);
+
+-- name: delete_version
+-- A version to which nothing refers. Whether a run does that is being created is for the foreign key to say.
+DELETE FROM workflow_versions WHERE project_id = $1 AND workflow = $2 AND version = $3;
+
+-- name: count_runs
+-- How far a version has spread.
+SELECT workflow_version, count(*) FROM run_state WHERE project_id = $1 AND workflow = $2 GROUP BY workflow_version;
+
+-- name: known_versions
+-- Which of the versions are there that an alias is to point at.
+SELECT version FROM workflow_versions WHERE project_id = $1 AND workflow = $2 AND version = ANY ($3::bigint[]);
+
+-- name: move_alias
+-- One row is the whole move. It has to follow the last one.
+INSERT INTO workflow_alias_moves (project_id, workflow, alias, revision, targets, restores, moved_at)
+SELECT $1, $2, $3, $4::bigint, $5, $6::bigint, $7::bigint
+ WHERE $4 = 1 + coalesce((SELECT max(revision) FROM workflow_alias_moves
+                           WHERE project_id = $1 AND workflow = $2 AND alias = $3), 0)
+ON CONFLICT DO NOTHING
+RETURNING revision;
+
+-- name: load_alias
+-- The last move of an alias, and the newest version.
+SELECT (SELECT max(version) FROM workflow_versions WHERE project_id = $1 AND workflow = $2),
+       m.workflow, m.alias, m.revision, m.targets, m.restores, m.moved_at
+  FROM (SELECT 1) AS one LEFT JOIN (SELECT * FROM workflow_alias_moves WHERE project_id = $1 AND workflow = $2 AND alias = $3
+                                     ORDER BY revision DESC LIMIT 1) AS m ON TRUE;
+
+-- name: list_aliases
+-- Where aliases point, optionally of one workflow.
+SELECT workflow, alias, revision, targets, NULL::bigint, moved_at
+  FROM workflow_aliases WHERE project_id = $1 AND ($2::text IS NULL OR workflow = $2) ORDER BY workflow, alias;
+
+-- name: list_alias_moves
+-- Where an alias has pointed.
+SELECT workflow, alias, revision, targets, restores, moved_at
+  FROM workflow_alias_moves WHERE project_id = $1 AND workflow = $2 AND alias = $3 ORDER BY revision;
+
 -- name: load_state
 -- The run's own row.
 SELECT project_id, run_id, lease_epoch, workflow, workflow_version, graph_hash, status, branch_id, last_seq, inputs,

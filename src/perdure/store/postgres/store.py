@@ -13,15 +13,17 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from perdure.clock import Clock, SystemClock
-from perdure.errors import RunNotFound, StoreError
+from perdure.errors import RunNotFound, StoreError, VersionNotFound
 from perdure.ids import DEFAULT_PROJECT, BranchId, CommandId, EngineId, NodeId, RunId, Seq, is_text
 from perdure.journal.events import Recorded
 from perdure.journal.states import BranchState, CheckpointState, NodeState, RunState, WaitStatus
-from perdure.store import branches, checkpoints, rows, segments, waits
+from perdure.store import aliases, branches, checkpoints, rows, segments, waits
 from perdure.store.base import (
     CLOSE,
     COMMANDS_PER_RUN,
     NEWEST,
+    AliasMove,
+    AliasState,
     Busy,
     Claim,
     Claimable,
@@ -29,6 +31,7 @@ from perdure.store.base import (
     EngineRow,
     ItemRange,
     ItemRow,
+    Kept,
     LogLine,
     LongLog,
     OpenWait,
@@ -169,6 +172,59 @@ class PostgresStore:
 
     async def list_versions(self, workflow: str | None = None) -> Sequence[WorkflowVersion]:
         return [rows.version_of(row) for row in await self._rows("list_versions", workflow)]
+
+    async def delete_version(self, workflow: str, version: int) -> Kept | None:
+        key, tries = (self._project, workflow, version), 0
+
+        async def delete(session: Session) -> Kept | None:
+            nonlocal tries
+            tries += 1
+            async with session.transaction():
+                await session.rows("lock_workflow", self._project, workflow)
+                kept = aliases.kept_of((await session.rows("why_kept", *key))[0])
+                if kept is None:
+                    await session.rows("delete_version", *key)
+            # The answer to an earlier try may have been lost: then it is gone because of that one.
+            return None if kept == "missing" and tries > 1 else kept
+
+        if not is_text(workflow):
+            return "missing"
+        try:
+            return await self._caller.call(self._readers, delete)
+        except StoreError as error:
+            if error.__cause__ is not None and code_of(error.__cause__) == _FOREIGN_KEY_VIOLATED:
+                return "used"
+            raise
+
+    async def count_runs(self, workflow: str) -> Mapping[int, int]:
+        return {row[0]: row[1] for row in await self._rows("count_runs", workflow)}
+
+    # Aliases
+
+    async def move_alias(self, move: AliasMove) -> bool:
+        row = aliases.move_row(move)
+
+        async def write(session: Session) -> bool:
+            async with session.transaction():
+                await session.rows("lock_workflow", self._project, move.workflow)
+                known = await session.rows("known_versions", self._project, move.workflow, list(move.targets))
+                if missing := move.targets.keys() - {version for (version,) in known}:
+                    raise VersionNotFound(move.workflow, min(missing))
+                if await session.rows("move_alias", self._project, *row):
+                    return True
+            # The answer to an earlier try may have been lost: then it is this very move that is there.
+            return row in await session.rows("list_alias_moves", self._project, move.workflow, move.alias)
+
+        return await self._caller.call(self._readers, write)
+
+    async def load_alias(self, workflow: str, alias: str) -> AliasState:
+        return aliases.state_of(await self._rows("load_alias", workflow, alias))
+
+    async def list_aliases(self, workflow: str | None = None) -> Sequence[AliasMove]:
+        return list(map(aliases.move_of, await self._rows("list_aliases", workflow)))
+
+    async def list_alias_moves(self, workflow: str, alias: str) -> Sequence[AliasMove]:
+        return list(map(aliases.move_of, await self._rows("list_alias_moves", workflow, alias)))
 
     # Runs
 

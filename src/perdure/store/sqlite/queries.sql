@@ -137,6 +137,51 @@ SELECT workflow, version, graph_hash, graph, source, created_at
 SELECT workflow, version, graph_hash, graph, source, created_at
   FROM workflow_versions WHERE project_id = ?1 AND (?2 IS NULL OR workflow = ?2) ORDER BY workflow, version;
 
+-- name: why_kept
+-- What keeps a version from being deleted: is_there, is_newest, is_aliased, is_used.
+SELECT EXISTS (SELECT 1 FROM workflow_versions WHERE project_id = ?1 AND workflow = ?2 AND version = ?3),
+       ?3 = (SELECT max(version) FROM workflow_versions WHERE project_id = ?1 AND workflow = ?2),
+       EXISTS (SELECT 1 FROM workflow_aliases AS a, json_each(a.targets) AS t
+                WHERE a.project_id = ?1 AND a.workflow = ?2 AND t.key = CAST(?3 AS TEXT)),
+       EXISTS (SELECT 1 FROM run_state WHERE project_id = ?1 AND workflow = ?2 AND workflow_version = ?3);
+
+-- name: delete_version
+-- A version to which nothing refers.
+DELETE FROM workflow_versions WHERE project_id = ? AND workflow = ? AND version = ?;
+
+-- name: count_runs
+-- How far a version has spread.
+SELECT workflow_version, count(*) FROM run_state WHERE project_id = ? AND workflow = ? GROUP BY workflow_version;
+
+-- name: known_versions
+-- Which of the versions are there that an alias is to point at.
+SELECT version FROM workflow_versions
+ WHERE project_id = ? AND workflow = ? AND version IN (SELECT value FROM json_each(?));
+
+-- name: move_alias
+-- One row is the whole move. It has to follow the last one.
+INSERT INTO workflow_alias_moves (project_id, workflow, alias, revision, targets, restores, moved_at)
+SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7
+ WHERE ?4 = 1 + coalesce((SELECT max(revision) FROM workflow_alias_moves
+                           WHERE project_id = ?1 AND workflow = ?2 AND alias = ?3), 0);
+
+-- name: load_alias
+-- The last move of an alias, and the newest version.
+SELECT (SELECT max(version) FROM workflow_versions WHERE project_id = ?1 AND workflow = ?2),
+       m.workflow, m.alias, m.revision, m.targets, m.restores, m.moved_at
+  FROM (SELECT 1) LEFT JOIN (SELECT * FROM workflow_alias_moves WHERE project_id = ?1 AND workflow = ?2 AND alias = ?3
+                              ORDER BY revision DESC LIMIT 1) AS m ON TRUE;
+
+-- name: list_aliases
+-- Where aliases point, optionally of one workflow.
+SELECT a.workflow, a.alias, a.revision, a.targets, NULL, a.moved_at
+  FROM workflow_aliases AS a WHERE a.project_id = ?1 AND (?2 IS NULL OR a.workflow = ?2) ORDER BY a.workflow, a.alias;
+
+-- name: list_alias_moves
+-- Where an alias has pointed.
+SELECT workflow, alias, revision, targets, restores, moved_at
+  FROM workflow_alias_moves WHERE project_id = ? AND workflow = ? AND alias = ? ORDER BY revision;
+
 -- name: load_run
 -- The run's own row.
 SELECT project_id, run_id, lease_epoch, workflow, workflow_version, graph_hash, status, branch_id, last_seq, inputs, settings,

@@ -21,15 +21,25 @@ from typing import Any, TypeVar, cast
 import apsw
 
 from perdure.clock import Clock, SystemClock
-from perdure.errors import RunNotFound, StoreDamaged, StoreError, StoreLocked, StoreReadOnly, StoreUnavailable
+from perdure.errors import (
+    RunNotFound,
+    StoreDamaged,
+    StoreError,
+    StoreLocked,
+    StoreReadOnly,
+    StoreUnavailable,
+    VersionNotFound,
+)
 from perdure.ids import DEFAULT_PROJECT, ROOT_BRANCH, BranchId, CommandId, EngineId, NodeId, RunId, Seq, is_text
 from perdure.journal.events import Recorded
 from perdure.journal.projection import Given
 from perdure.journal.states import BranchState, CheckpointState, NodeState, RunState, WaitStatus
-from perdure.store import branches, checkpoints, rows, segments, waits
+from perdure.store import aliases, branches, checkpoints, rows, segments, waits
 from perdure.store.base import (
     COMMANDS_PER_RUN,
     NEWEST,
+    AliasMove,
+    AliasState,
     BlobUse,
     Claimable,
     Command,
@@ -38,6 +48,7 @@ from perdure.store.base import (
     ItemRange,
     ItemRow,
     Keep,
+    Kept,
     LeaseLost,
     LogLine,
     LongLog,
@@ -240,6 +251,44 @@ class SqliteStore:
 
     async def list_versions(self, workflow: str | None = None) -> Sequence[WorkflowVersion]:
         return [rows.version_of(row) for row in await self._rows("list_versions", (self._project, workflow))]
+
+    async def delete_version(self, workflow: str, version: int) -> Kept | None:
+        key = (self._project, workflow, version)
+
+        def delete() -> Kept | None:
+            kept = aliases.kept_of(self._writer.execute(self._sql["why_kept"], key).fetchall()[0])
+            if kept is None:
+                self._writer.execute(self._sql["delete_version"], key)
+            return kept
+
+        return await self._transact(delete) if is_text(workflow) else "missing"
+
+    async def count_runs(self, workflow: str) -> Mapping[int, int]:
+        return dict(await self._rows("count_runs", (self._project, workflow)))
+
+    # Aliases
+
+    async def move_alias(self, move: AliasMove) -> bool:
+        key, wanted = (self._project, move.workflow), rows.to_json(list(move.targets))
+
+        def write() -> bool:
+            known = {version for (version,) in self._writer.execute(self._sql["known_versions"], (*key, wanted))}
+            if missing := move.targets.keys() - known:
+                raise VersionNotFound(move.workflow, min(missing))
+            self._writer.execute(self._sql["move_alias"], (self._project, *aliases.move_row(move)))
+            return bool(self._writer.changes())
+
+        return await self._transact(write)
+
+    async def load_alias(self, workflow: str, alias: str) -> AliasState:
+        found = await self._rows("load_alias", (self._project, workflow, alias))
+        return aliases.state_of(found)
+
+    async def list_aliases(self, workflow: str | None = None) -> Sequence[AliasMove]:
+        return list(map(aliases.move_of, await self._rows("list_aliases", (self._project, workflow))))
+
+    async def list_alias_moves(self, workflow: str, alias: str) -> Sequence[AliasMove]:
+        return list(map(aliases.move_of, await self._rows("list_alias_moves", (self._project, workflow, alias))))
 
     # Runs
 
