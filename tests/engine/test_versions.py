@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+import apsw
 import pytest
 
 from perdure import Engine, Run, Workflow, node, workflow
@@ -104,7 +105,7 @@ async def test_a_run_is_started_by_name_and_version(store_url: str) -> None:
     async with Engine(store_url) as engine:
         await save_all(engine)
         for version, expected in RESULTS.items():
-            run: Run[Any] = await engine.start(f"{NAME}@{version}", run_id=f"run-{version}", person=ADA)
+            run = await engine.start(f"{NAME}@{version}", run_id=f"run-{version}", person=ADA)
 
             assert await run.result() == expected
             assert (await run.state()).version == version
@@ -124,13 +125,38 @@ async def test_what_an_alias_meant_is_recorded_in_the_first_transition(store_url
         await save_all(engine)
         await engine.alias(NAME, "stable", 2)
 
-        run: Run[Any] = await engine.start(f"{NAME}@stable", person=ADA)
+        run = await engine.start(f"{NAME}@stable", person=ADA)
 
         assert await run.result() == RESULTS[2]
         types = [type(entry.event) for entry in await log_of(run)][:4]
         assert types == [e.RunCreated, e.RunClaimed, e.VersionResolved, e.RunStarted]
         assert await resolved(run) == [e.VersionResolved(workflow=NAME, alias="stable", version=2, revision=1)]
         await assert_whole(engine, run)
+
+
+@pytest.mark.parametrize(
+    ("what", "instead"), [('"version":2', '"version":3'), (f'"workflow":"{NAME}"', '"workflow":"w"')]
+)
+async def test_a_run_that_follows_something_else_than_its_alias_meant_is_found(
+    sqlite_url: str, what: str, instead: str
+) -> None:
+    async with Engine(sqlite_url) as engine:
+        await save_all(engine)
+        await engine.alias(NAME, "stable", 2)
+        run = await engine.start(f"{NAME}@stable", person=ADA)
+        await run.result()
+        assert await verify_run(engine, run.run_id) == []
+        connection = apsw.Connection(sqlite_url.removeprefix("sqlite:///"))
+        connection.execute(
+            "UPDATE run_events SET payload = replace(payload, ?, ?) WHERE event_type = 'VersionResolved'",
+            (what, instead),
+        )
+        connection.close()
+
+        (found,) = await verify_run(engine, run.run_id)
+
+        assert found.invariant == "I2"
+        assert "'stable' meant version" in found.problem
 
 
 async def test_latest_follows_the_newest_version_unless_it_is_pinned(store_url: str) -> None:
@@ -154,11 +180,11 @@ async def test_a_run_that_is_there_keeps_its_version_wherever_the_alias_points(s
     async with Engine(store_url) as engine:
         await save_all(engine)
         await engine.alias(NAME, "stable", 1)
-        run: Run[Any] = await engine.start(f"{NAME}@stable", run_id="same", person=ADA)
+        run = await engine.start(f"{NAME}@stable", run_id="same", person=ADA)
         await run.result()
         await engine.alias(NAME, "stable", 3)  # which has one more input, with a default
 
-        again: Run[Any] = await engine.start(f"{NAME}@stable", run_id="same", person=ADA)
+        again = await engine.start(f"{NAME}@stable", run_id="same", person=ADA)
 
         assert await again.result() == RESULTS[1]
         assert len(await resolved(again)) == 1
@@ -223,7 +249,7 @@ async def test_who_is_overtaken_gets_the_run_that_is_there(store_url: str) -> No
         store = OvertakenStore(other.store)
         store.overtake = overtake
         async with Engine(store.as_store, workflows=[ver_first]) as engine:
-            run: Run[Any] = await engine.start(f"{NAME}@stable", run_id="same", person=ADA)
+            run = await engine.start(f"{NAME}@stable", run_id="same", person=ADA)
 
             (chosen,) = await resolved(run)
             assert (chosen.version, chosen.revision) == (3, 2)
@@ -252,7 +278,7 @@ async def test_an_alias_with_weights_spreads_runs_and_each_choice_is_recorded(st
 
 
 async def _started(engine: Engine, number: int) -> Run[Any]:
-    run: Run[Any] = await engine.start(f"{NAME}@rollout", run_id=f"rollout-{number}", person=ADA)
+    run = await engine.start(f"{NAME}@rollout", run_id=f"rollout-{number}", person=ADA)
     await run.result()
     return run
 
@@ -432,7 +458,7 @@ async def test_a_graph_without_code_is_saved_and_started_by_name(store_url: str)
     )
     async with Engine(store_url) as engine:
         await engine.save(graph)
-        run: Run[Any] = await engine.start("ver_only_a_graph", said="hey")
+        run = await engine.start("ver_only_a_graph", said="hey")
 
         assert await run.result() == "hey!!"
         assert not await verify_run(engine, run.run_id)

@@ -10,6 +10,7 @@ from typing import Any, assert_type
 from perdure import (
     Backoff,
     Context,
+    Engine,
     NodeType,
     Outputs,
     Stream,
@@ -222,6 +223,15 @@ def check_types() -> None:
     assert_type(deal.map([[1]]), Stream[Halves])
     assert_type(dealer("a").left, Stream[Any])
     assert_type(pages(3)["title"], Stream[Any])
+
+
+# Runs
+
+
+async def started(engine: Engine) -> None:
+    assert_type(await (await engine.start(digest, url="x")).result(), str)
+    assert_type(await (await engine.start("digest@stable", url="x")).result(), Any)
+    assert_type(await (await engine.start(digest.graph, url="x")).result(), Any)
 
 
 # Tests of workflows

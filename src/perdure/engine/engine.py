@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from perdure.clock import Clock, SystemClock
 from perdure.dispatch.base import Dispatch
@@ -77,7 +77,15 @@ from perdure.store.opening import DEFAULT_URL, default_blobs_url, open_store
 
 log = logging.getLogger("perdure.engine")
 
-R = TypeVar("R")
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    R = TypeVar("R", default=Any)
+    """What a run results in. Of a graph, or of what is named, nobody can say."""
+else:
+    from typing import TypeVar
+
+    R = TypeVar("R")
 
 RUNS_PER_PAGE = 200
 

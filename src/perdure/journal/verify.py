@@ -64,6 +64,20 @@ def _log_begins_with_its_birth(dump: Dump) -> Iterator[Violation]:
         )
 
 
+def _alias_was_asked_once(dump: Dump) -> Iterator[Violation]:
+    told = [event for entry in dump.events if isinstance(event := entry.event, e.VersionResolved)]
+    if len(told) > 1:
+        yield violation("I2", f"what an alias meant is told {len(told)} times instead of once")
+    created = dump.events[0].event if dump.events else None
+    if not isinstance(created, e.RunCreated):
+        return  # reported above
+    for event in told:
+        if (event.workflow, event.version) != (created.workflow, created.version):
+            followed = f"version {created.version} of workflow {created.workflow!r}"
+            meant = f"version {event.version} of {event.workflow!r}"
+            yield violation("I2", f"the run was started from {followed}, and {event.alias!r} meant {meant}")
+
+
 def _log_adds_up_to_the_tables(dump: Dump) -> Iterator[Violation]:
     try:
         folded = fold(dump.run.run_id, dump.events)
@@ -326,6 +340,7 @@ def _blobs_are_there(dump: Dump) -> Iterator[Violation]:
 _CHECKS: Sequence[Check] = (
     _log_is_gapless,
     _log_begins_with_its_birth,
+    _alias_was_asked_once,
     _log_adds_up_to_the_tables,
     _rows_know_their_last_event,
     _ends_once,
