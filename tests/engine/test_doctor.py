@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,7 +16,7 @@ import apsw
 import asyncpg
 import pytest
 
-from perdure import Context, Engine, EngineSettings, ask, node, stage, when, workflow
+from perdure import Context, Engine, EngineSettings, ask, collect, node, stage, when, workflow
 from perdure.engine.doctoring import Diagnosis
 from perdure.engine.inspect import follow_events, verify_run
 from perdure.engine.run import Run
@@ -846,6 +846,98 @@ async def test_r2_a_log_that_ends_too_early_is_left_alone(store_url: str) -> Non
             await engine.adopt(run_id)
         assert ran["doc_next"] == 1
         assert len(await run.branches()) == 1
+
+
+# What runs hold besides
+
+
+@node(concurrency=2)
+async def doc_item(ctx: Context, x: int) -> int:
+    ran[f"item {x}"] += 1
+    while x >= 4 and "items" in closed:
+        await asyncio.sleep(0.005)
+    return x * 10
+
+
+@node
+def doc_numbers(n: int) -> Iterator[int]:
+    yield from range(n)
+
+
+@workflow
+def doc_items(n: int) -> list[int]:
+    return collect(doc_item.map(doc_numbers(n)))
+
+
+async def test_items_that_are_done_are_not_done_again(store_url: str) -> None:
+    closed.add("items")
+    async with engine_at(store_url) as engine:
+        run = await engine.start(doc_items, n=8)
+        await until_ran("item 5")
+        await asyncio.sleep(0.1)  # what is done is recorded by then, with or without the last ones
+    closed.clear()
+    before = Counter(ran)
+    await Damage(store_url).set_run(run.run_id, status="awaiting_input")
+    async with engine_at(store_url) as engine:
+        run = await engine.start(doc_items, n=8, run_id=run.run_id)
+        assert await run.result() == [x * 10 for x in range(8)]
+        assert [event.code for event in await recoveries_of(run)] == ["A1"]
+        await assert_whole(engine, run)
+    assert [ran[f"item {x}"] for x in range(4)] == [before[f"item {x}"] for x in range(4)] == [1, 1, 1, 1]
+
+
+@node
+async def doc_sleeping(ctx: Context, x: int) -> int:
+    await ctx.step(work, ctx)
+    await ctx.sleep(0.4)
+    return x + await ctx.wait_for("go")
+
+
+@workflow
+def doc_slept(x: int) -> int:
+    return doc_next(doc_sleeping(x))
+
+
+async def test_times_and_signals_are_waited_for_as_before(store_url: str) -> None:
+    damage = Damage(store_url)
+    async with engine_at(store_url) as engine:
+        run = await engine.start(doc_slept, x=1)
+        await until(run, RunStatus.SUSPENDED)
+        await run.signal("go", 5)
+        await run.signal("go", 6)
+        await run.signal("other", 7)
+        await until(run, RunStatus.SUSPENDED)
+    await damage.say_it_runs(run.run_id)
+    async with doctors(store_url) as engine:
+        run = await engine.get(run.run_id)
+        diagnosis = await run.doctor(fix=True)
+        assert diagnosis.is_healthy
+        await assert_whole(engine, run)
+    async with engine_at(store_url) as engine:
+        run = await engine.get(run.run_id)
+        assert await run.result() == 16
+        await assert_whole(engine, run)
+    assert ran == {"doc_sleeping": 1, "doc_next": 1}
+
+
+async def test_what_nodes_are_given_stays_so(store_url: str) -> None:
+    damage = Damage(store_url)
+    async with engine_at(store_url) as engine:
+        run = await engine.start(doc_diamond, x=1)
+        await run.result()
+        closed.add("join")
+        ran.clear()
+        await run.jump("join", inputs={"x": 1_000})
+        await until_ran("join")
+    closed.clear()
+    await damage.set_run(run.run_id, status="awaiting_input")
+    async with engine_at(store_url) as engine:
+        run = await engine.start(doc_diamond, x=1, run_id=run.run_id)
+        assert await run.result() == 1_010
+        assert [event.code for event in await recoveries_of(run)] == ["A1"]
+        await assert_whole(engine, run)
+    assert ran == {"join": 2}
+    assert len(set(keys["join"])) == 2  # of the first time, and of the jump; not another one of the repair
 
 
 # Who repairs, and how often

@@ -28,7 +28,7 @@ from perdure.graph.writing import content_hash
 from perdure.ids import BranchId, Chance, EngineId, Epoch, RunId, Seq
 from perdure.journal import events as e
 from perdure.journal.decide import Decider
-from perdure.journal.diagnose import Chart, Examination, Finding, examine, finding, is_suspect
+from perdure.journal.diagnose import Chart, Examination, Finding, examine, finding
 from perdure.journal.fallback import Candidate
 from perdure.journal.mending import Treatment
 from perdure.journal.states import RunState, RunStatus
@@ -36,8 +36,6 @@ from perdure.store.base import Claim, Committed, Outcome, Rejected, RunDump, Sto
 
 log = logging.getLogger("perdure.doctor")
 
-TAIL_EVENTS = 8
-"""So many of a run's last events are looked at whenever the run is taken up."""
 TRIES = 5
 """How often a run is looked at again that others repair, or move, at the same time."""
 
@@ -85,13 +83,6 @@ class Examiner:
         self._store = store
         self._types = types
         self._clock = clock
-
-    async def suspects(self, stored: StoredRun) -> bool:
-        """Whether a run that is taken up has to be examined first. Costs one short read."""
-        run = stored.run
-        after = Seq(max(0, run.last_seq - TAIL_EVENTS))
-        tail = await self._store.load_events(run.run_id, after=after, limit=TAIL_EVENTS + 1)
-        return is_suspect(run, stored.nodes, stored.waits, tail)
 
     async def examine(self, run_id: RunId) -> Diagnosis:
         """Return what is wrong with a run. Raises RunNotFound."""

@@ -69,6 +69,7 @@ from perdure.graph.declare import Workflow, declared_workflows
 from perdure.graph.model import Graph
 from perdure.ids import DEFAULT_PROJECT, Chance, EngineId, NodeId, RunId, SystemChance
 from perdure.journal import events as e
+from perdure.journal.diagnose import is_suspect
 from perdure.journal.states import MOVING, SETTLED, WAITING, RunState
 from perdure.store.base import Claim, ItemRange, LeaseLost, RunExists, RunFilter, RunSummary, Store, StoredRun
 from perdure.store.blobs import open_blobs
@@ -472,7 +473,7 @@ class Engine(Keeping, Telling, Versions):
     async def _mended(self, stored: StoredRun) -> StoredRun:
         """Return a run that is about to be taken up, repaired if something is wrong with it. Raises RunDamaged if it cannot
         be."""
-        if not await self._doctor.suspects(stored):
+        if not is_suspect(stored.run, stored.nodes, stored.waits, stored.tail):
             return stored
         await self._until_joined()
         await self._doctor.require_healthy(stored.run.run_id)

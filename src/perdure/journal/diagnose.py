@@ -6,7 +6,7 @@ The treatment is always the same in kind, a branch that agrees with the log (`me
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -17,7 +17,7 @@ from perdure.ids import BranchId, NodeId, Seq
 from perdure.journal import events as e
 from perdure.journal.again import has_begun
 from perdure.journal.ailments import CATALOGUE
-from perdure.journal.dump import Dump
+from perdure.journal.dump import Dump, Mark
 from perdure.journal.evolve import PROGRESS
 from perdure.journal.fallback import Candidate, why_not_on
 from perdure.journal.mending import Treatment
@@ -106,20 +106,17 @@ def examine(chart: Chart) -> Examination:
     return Examination(findings=tuple(found), notes=tuple(case.notes()), treatment=treatment, folded=folded)
 
 
-def is_suspect(
-    run: RunState, nodes: Sequence[NodeState], waits: Sequence[WaitState], tail: Sequence[e.Recorded]
-) -> bool:
-    """Whether a run may have to be examined, by its rows and the end of its log. Cheap, and never wrong when it says no about
-    the status, the branch, or how far the log goes."""
+def is_suspect(run: RunState, nodes: Sequence[NodeState], waits: Sequence[WaitState], tail: Sequence[Mark]) -> bool:
+    """Whether a run may have to be examined, by its rows and the end of its log. Cheap; a yes may be wrong."""
     last = tail[-1] if tail else None
     if last is None or (last.seq, last.branch_id, last.epoch) != (run.last_seq, run.branch_id, run.epoch):
         return True
-    told = next((status for entry in reversed(tail) if (status := _status_after(entry.event)) is not None), None)
-    if told is not None and told is not run.status:
+    told = next((_STATUSES[mark.type] for mark in reversed(tail) if mark.type in _STATUSES), None)
+    if run.status not in (MOVING if told is None else told):
         return True
-    if told is None and run.status not in MOVING:
-        return True
-    return _is_jump_open(tail) or _contradicts_itself(run, nodes, waits)
+    types = [mark.type for mark in tail]
+    has_jump = _JUMP in types and _ACTIVATED not in types[types.index(_JUMP) :]
+    return has_jump or _contradicts_itself(run, nodes, waits)
 
 
 def _contradicts_itself(run: RunState, nodes: Sequence[NodeState], waits: Sequence[WaitState]) -> bool:
@@ -453,27 +450,25 @@ def _is_jump_open(log: Sequence[e.Recorded]) -> bool:
     return is_open
 
 
-def _status_after(event: e.AnyEvent) -> RunStatus | None:
-    """Return the status in which an event leaves the run; None if it does not say."""
-    match event:
-        case e.RunSuspended(awaiting_input=is_asked):
-            return RunStatus.AWAITING_INPUT if is_asked else RunStatus.SUSPENDED
-        case e.RunStarted() | e.RunResumed() | e.RunReopened():
-            return RunStatus.RUNNING
-        case _:
-            return _STATUSES.get(type(event))
-
-
-_STATUSES: dict[type[e.Event], RunStatus] = {
-    e.RunPausing: RunStatus.PAUSING,
-    e.RunPaused: RunStatus.PAUSED,
-    e.RunQuarantined: RunStatus.QUARANTINED,
-    e.RunCancelling: RunStatus.CANCELLING,
-    e.RunFailing: RunStatus.FAILING,
-    e.RunCompleted: RunStatus.COMPLETED,
-    e.RunFailed: RunStatus.FAILED,
-    e.RunCancelled: RunStatus.CANCELLED,
+_JUMP, _ACTIVATED = e.JumpRequested.__name__, e.BranchActivated.__name__
+_STATUSES: Mapping[str, frozenset[RunStatus]] = {
+    event.__name__: frozenset(statuses)
+    for event, statuses in (
+        (e.RunStarted, (RunStatus.RUNNING,)),
+        (e.RunResumed, (RunStatus.RUNNING,)),
+        (e.RunReopened, (RunStatus.RUNNING,)),
+        (e.RunSuspended, WAITING),
+        (e.RunPausing, (RunStatus.PAUSING,)),
+        (e.RunPaused, (RunStatus.PAUSED,)),
+        (e.RunQuarantined, (RunStatus.QUARANTINED,)),
+        (e.RunCancelling, (RunStatus.CANCELLING,)),
+        (e.RunFailing, (RunStatus.FAILING,)),
+        (e.RunCompleted, (RunStatus.COMPLETED,)),
+        (e.RunFailed, (RunStatus.FAILED,)),
+        (e.RunCancelled, (RunStatus.CANCELLED,)),
+    )
 }
+"""In which status an event leaves the run, of those that say."""
 
 
 def finding(code: str, problem: str, *, node_id: NodeId | None = None, remedy: str = "", left: str = "") -> Finding:

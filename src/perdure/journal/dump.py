@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from perdure.graph.plan import Plan
-from perdure.ids import BranchId, EngineId, NodeId, Seq
+from perdure.ids import BranchId, EngineId, Epoch, NodeId, Seq
 from perdure.journal import events as e
 from perdure.journal.states import BranchState, CheckpointState, NodeState, RunState, SignalState, WaitState
 from perdure.journal.steps import StepKey
@@ -20,6 +20,15 @@ class KeptEntries(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     count: int
     seq: Seq
     content: bytes
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """An event of the log without what it says."""
+
+    seq: Seq
+    branch_id: BranchId
+    epoch: Epoch
+    type: str
 
 
 class Dump(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from perdure.ids import BranchId, CommandId, EngineId, Epoch, NodeId, RunId, Seq
+from perdure.journal.dump import Mark
 from perdure.journal.events import Encoded, Recorded
 from perdure.journal.projection import Given
 from perdure.journal.states import (
@@ -181,6 +182,8 @@ NEWEST = (2**63 - 1, "")
 """Where a listing begins that goes back in time."""
 COMMANDS_PER_RUN = 500
 """How many items for the inputs of a run are read at once, and how many of all else that it was told."""
+TAIL_EVENTS = 4
+"""So many of a run's last events are read with it."""
 SEND = "send"
 CLOSE = "close"
 """The kinds of commands that bring items: those of one run are taken up in their order."""
@@ -210,6 +213,8 @@ class StoredRun(msgspec.Struct, frozen=True, kw_only=True):
     commands: tuple[Command, ...] = ()
     given: Given = {}
     """What nodes are given on the current branch in the place of what edges and properties say."""
+    tail: tuple[Mark, ...] = ()
+    """The last events of the log, in order: TAIL_EVENTS of them, of whichever branch."""
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):

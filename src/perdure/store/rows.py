@@ -12,6 +12,7 @@ import msgspec
 
 from perdure.errors import CommandIdTaken, ValueNotStorable
 from perdure.ids import BranchId, CommandId, EngineId, Epoch, EventId, NodeId, RunId, Seq, is_text
+from perdure.journal.dump import Mark
 from perdure.journal.events import (
     Encoded,
     ErrorRecord,
@@ -200,6 +201,11 @@ def event_of(row: Row) -> Recorded:
         at=row[4],
         event=decode_event(row[5]),
     )
+
+
+def mark_of(row: Row) -> Mark:
+    """Read seq, branch_id, epoch, event_type."""
+    return Mark(seq=Seq(row[0]), branch_id=BranchId(row[1]), epoch=Epoch(row[2]), type=row[3])
 
 
 def step_row(step: StepRow) -> tuple[Any, ...]:

@@ -338,7 +338,10 @@ UNION ALL
 UNION ALL
 SELECT 'branch', ROW(branch_id, parent_id, cut_seq, dropped, retried, given, reason, asked_as, created_at, created_seq,
                      restored)
-  FROM run_branches WHERE project_id = $1 AND run_id = $2 AND branch_id = (SELECT branch_id FROM run);
+  FROM run_branches WHERE project_id = $1 AND run_id = $2 AND branch_id = (SELECT branch_id FROM run)
+UNION ALL
+(SELECT 'mark', ROW(seq, branch_id, epoch, event_type)
+   FROM run_events WHERE project_id = $1 AND run_id = $2 ORDER BY seq DESC LIMIT $4);
 
 -- name: load_node
 -- A node of the run's branch.
@@ -372,6 +375,9 @@ SELECT 'signal', ROW(signal_id, name, value, received_at, seq)
 UNION ALL
 SELECT 'command', ROW(command_id, run_id, kind, payload, created_at)
   FROM run_commands WHERE project_id = $1 AND run_id = $2 AND taken_seq IS NULL
+UNION ALL
+(SELECT 'mark', ROW(seq, branch_id, epoch, event_type)
+   FROM run_events WHERE project_id = $1 AND run_id = $2 ORDER BY seq DESC LIMIT $3)
 UNION ALL
 SELECT 'event', ROW(seq, id, branch_id, epoch, event_time, payload)
   FROM run_events WHERE project_id = $1 AND run_id = $2

@@ -22,6 +22,7 @@ from perdure.store.base import (
     CLOSE,
     COMMANDS_PER_RUN,
     NEWEST,
+    TAIL_EVENTS,
     AliasMove,
     AliasState,
     Busy,
@@ -229,7 +230,7 @@ class PostgresStore:
     # Runs
 
     async def load_run(self, run_id: RunId) -> StoredRun | None:
-        return stored_run_of(await self._rows("load_run", run_id, COMMANDS_PER_RUN))
+        return stored_run_of(await self._rows("load_run", run_id, COMMANDS_PER_RUN, TAIL_EVENTS))
 
     async def load_node(self, run_id: RunId, node_id: NodeId) -> NodeState | None:
         found = await self._rows("load_node", run_id, node_id)
@@ -276,7 +277,7 @@ class PostgresStore:
         return [rows.range_of(row) for row in await self._rows("load_ranges", run_id)]
 
     async def dump_run(self, run_id: RunId) -> RunDump | None:
-        return dump_of(await self._rows("dump_run", run_id))
+        return dump_of(await self._rows("dump_run", run_id, TAIL_EVENTS))
 
     async def list_runs(self, which: RunFilter, *, before: tuple[int, str] | None, limit: int) -> Sequence[RunSummary]:
         statuses = [status.value for status in which.status] or None

@@ -281,6 +281,10 @@ SELECT run_id, last_seq, in_segments
  WHERE last_seq - in_segments > ?2
  ORDER BY run_id LIMIT ?4;
 
+-- name: load_tail
+-- The end of the log, last event first: whether the run's row agrees with it.
+SELECT seq, branch_id, epoch, event_type FROM run_events WHERE project_id = ? AND run_id = ? ORDER BY seq DESC LIMIT ?;
+
 -- name: load_items_by_position
 -- A page of a stream, as it was yielded.
 SELECT branch_id, node_id, position, count, is_plain, seq, items

@@ -38,6 +38,7 @@ from perdure.store import aliases, branches, checkpoints, rows, segments, waits
 from perdure.store.base import (
     COMMANDS_PER_RUN,
     NEWEST,
+    TAIL_EVENTS,
     AliasMove,
     AliasState,
     BlobUse,
@@ -372,6 +373,7 @@ class SqliteStore:
             signals=tuple(waits.signal_of(signal) for signal in self._select("load_signals", key)),
             commands=tuple(map(rows.command_of, self._select("load_commands", (*key, most_commands)))),
             given={} if run.branch_id == ROOT_BRANCH else self._given(run),
+            tail=tuple(map(rows.mark_of, reversed(self._select("load_tail", (*key, TAIL_EVENTS))))),
         )
 
     def _given(self, run: RunState) -> Given:
