@@ -16,6 +16,7 @@ PerdureError
 │   ├── RunNotFound
 │   ├── RunIdAmbiguous        the beginning of an id is that of several runs
 │   ├── RunIdTaken
+│   ├── ImportConflict        another run has the id of the one that was to be imported
 │   ├── CommandIdTaken        the run was told something else under this id
 │   ├── WrongInputs
 │   ├── InputClosed           an input takes no more items
@@ -37,6 +38,10 @@ PerdureError
 │   ├── AliasNotFound
 │   ├── AliasMoved            somebody else has moved the alias meanwhile
 │   └── NothingToRollBack     the alias has not pointed anywhere else
+├── BundleError               a file that should hold a run
+│   ├── BundleDamaged         it is none, or not whole, or was altered
+│   ├── BundleTooNew          it was written by a later perdure
+│   └── BundleTooLarge        it unpacks to more than is allowed
 ├── ProgramError              a file or module that was named holds nothing that can run
 ├── StoreError                the database cannot be used
 │   ├── StoreUnavailable
@@ -274,6 +279,19 @@ class RunIdTaken(RunError):
             "another run_id.",
         )
         self.differing = tuple(differing)
+
+
+class ImportConflict(RunError):
+    """A run with the id of the one that was to be imported is here, and is not that one, or has not come as far."""
+
+    code = "import_conflict"
+
+    def __init__(self, run_id: str, how: str) -> None:
+        super().__init__(
+            run_id,
+            f"Run {run_id!r} is here already, and {how}. Nothing was imported. Choose another id for the one in the file "
+            "(run_id, --run-id).",
+        )
 
 
 class CommandIdTaken(RunError):
@@ -664,6 +682,42 @@ class ProgramError(PerdureError):
     """A file or module that was named cannot be loaded, or holds nothing that can run."""
 
     code = "program_error"
+
+
+class BundleError(PerdureError):
+    """A file that should hold a run."""
+
+    code = "bundle_error"
+
+
+class BundleDamaged(BundleError):
+    """The file is no bundle, is cut off, was altered, or holds something that is no run."""
+
+    code = "bundle_damaged"
+
+    def __init__(self, place: str, problem: str) -> None:
+        super().__init__(f"{place} is not a whole bundle: {problem}. Nothing was imported. Export the run again.")
+        self.place = place
+        self.problem = problem
+
+
+class BundleTooNew(BundleError):
+    """The file was written by a later perdure, in a format that this one does not know."""
+
+    code = "bundle_too_new"
+
+    def __init__(self, place: str, found: int, known: int) -> None:
+        super().__init__(f"{place} has format {found}; this perdure knows format {known}. Upgrade perdure to read it.")
+        self.place = place
+
+
+class BundleTooLarge(BundleError):
+    """The file unpacks to more than is allowed."""
+
+    code = "bundle_too_large"
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"{problem} Nothing was kept. If you trust its source, allow more (most_bytes, --max-size).")
 
 
 class BodyError(PerdureError):

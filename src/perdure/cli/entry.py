@@ -63,6 +63,10 @@ SECTIONS = {
         "branches": Entry("back", "List the lines of history of a run."),
         "diff": Entry("compare", "Compare a run with its own past, or with another run."),
     },
+    "Keep": {
+        "export": Entry("bundle", "Write a run whole into a file."),
+        "import": Entry("bundle", "Take up a run from a file."),
+    },
     "Check": {
         "validate": Entry("check", "Say all that is wrong with a workflow, without running it."),
         "verify": Entry("check", "Prove that stored runs are whole."),

@@ -45,6 +45,7 @@ from perdure.engine.probation import Probation
 from perdure.engine.probing import ask_probes, nodes_to_probe
 from perdure.engine.recovery import Recovery
 from perdure.engine.resolution import Resolution
+from perdure.engine.retention import Retention
 from perdure.engine.returning import load_returnings
 from perdure.engine.run import Run
 from perdure.engine.secrets import environment_secret
@@ -91,7 +92,7 @@ else:
 RUNS_PER_PAGE = 200
 
 
-class Engine(Keeping, Telling, Versions):
+class Engine(Keeping, Retention, Telling, Versions):
     """Starts runs, drives them, and takes over those that others have left behind.
 
         async with Engine("sqlite:///perdure.db") as engine:

@@ -13,13 +13,14 @@ import msgspec
 
 from perdure.clock import SystemClock, from_micros
 from perdure.engine.checkpoints import Checkpoint, checkpoint_of
-from perdure.engine.dumping import dump_of, readable_graph
+from perdure.engine.dumping import readable_graph
 from perdure.engine.engine import Engine
 from perdure.engine.leases import is_gone
 from perdure.engine.past import log_until, stored_at
 from perdure.engine.values import Values
+from perdure.engine.verification import verify_dump
 from perdure.engine.waiting import ANSWER
-from perdure.errors import BlobDamaged, BlobMissing, RunIdAmbiguous, RunNotFound, StoreDamaged, ValueNotReadable
+from perdure.errors import BlobDamaged, BlobMissing, RunIdAmbiguous, RunNotFound, StoreDamaged
 from perdure.graph.model import Graph, Node
 from perdure.graph.ordering import nodes_in_order
 from perdure.ids import EngineId, NodeId, RunId, Seq
@@ -39,10 +40,10 @@ from perdure.journal.states import (
     WaitState,
     WaitStatus,
 )
-from perdure.journal.verify import Violation, verify
-from perdure.store.base import BlobUse, RunDump, RunFilter, RunSummary, Store, StoredRun
+from perdure.journal.verify import Violation
+from perdure.store.base import BlobUse, RunFilter, RunSummary, Store, StoredRun
 from perdure.store.blobs import BlobStore, open_blobs
-from perdure.store.codecs import BlobRef, blob_refs, process_codecs
+from perdure.store.codecs import process_codecs
 from perdure.store.codecs.wire import INLINE_MAX_BYTES
 from perdure.store.opening import default_blobs_url
 
@@ -310,11 +311,7 @@ async def _verify(store: Store, blobs: BlobStore, run_id: RunId) -> list[Violati
         return [Violation(invariant="I4", problem=f"a row of the run cannot be read: {error}")]
     if stored is None:
         raise RunNotFound(run_id)
-    try:
-        unused = _unused_blobs(stored)
-    except ValueNotReadable as error:
-        return [Violation(invariant="I4", problem=f"a value of the run cannot be read: {error}")]
-    return verify(dump_of(stored, await _lost_blobs(blobs, stored.blobs), unused))
+    return verify_dump(stored, lost_blobs=await _lost_blobs(blobs, stored.blobs))
 
 
 async def _lost_blobs(blobs: BlobStore, used: Sequence[BlobUse]) -> list[str]:
@@ -325,13 +322,6 @@ async def _lost_blobs(blobs: BlobStore, used: Sequence[BlobUse]) -> list[str]:
         except (BlobMissing, BlobDamaged):
             lost.append(use.digest)
     return lost
-
-
-def _unused_blobs(stored: RunDump) -> list[str]:
-    """Return the blobs to which anything that is stored of the run refers without their being recorded as used."""
-    records = (stored.stored.run, *stored.all_nodes, *stored.stored.steps, *stored.items, *stored.events)
-    refs = set[BlobRef]().union(*(blob_refs(msgspec.json.encode(record)) for record in records))
-    return sorted({ref.digest for ref in refs} - {use.digest for use in stored.blobs})
 
 
 def _nodes_without_graph(states: Sequence[NodeState]) -> list[Node]:

@@ -32,6 +32,11 @@ def wait_key(run_id: RunId, node: NodeState, number: int) -> str:
     return f"{_escaped(run_id)}/{_escaped(node.node_id)}/{which}"
 
 
+def keys_begin_with(run_id: RunId) -> str:
+    """Return how the keys of everything in a run begin."""
+    return f"{_escaped(run_id)}/"
+
+
 def started_run_id(run_id: RunId, node: NodeState, item: str) -> RunId:
     """Return the id of the run that a node starts for an item: the same for every attempt at it, and for nothing else.
 

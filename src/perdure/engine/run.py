@@ -11,6 +11,7 @@ from perdure.engine.continuing import Continuing
 from perdure.engine.doctoring import Diagnosis
 from perdure.engine.driver import NotOurs
 from perdure.engine.hub import Flash
+from perdure.engine.kept import Kept
 from perdure.engine.restores import Restores
 from perdure.errors import RunCancelled, RunFailed, RunResting
 from perdure.graph.annotations import shaped
@@ -31,7 +32,7 @@ _HELD_UP = frozenset((RunStatus.QUARANTINED, RunStatus.PAUSED))
 """Somebody has stopped the run, or has to look after it."""
 
 
-class Run(Restores, Continuing, Generic[R]):
+class Run(Restores, Continuing, Kept, Generic[R]):
     """A handle on one run."""
 
     def __init__(self, engine: Engine, run_id: RunId, annotation: Any = Any) -> None:

@@ -15,8 +15,8 @@ in `engines` has not expired by the store's clock: the database's own for Postgr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
@@ -34,6 +34,9 @@ from perdure.journal.states import (
     WaitState,
     WaitStatus,
 )
+
+if TYPE_CHECKING:
+    from perdure.store.records import Record
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -482,6 +485,27 @@ class Store(Protocol):
     async def used_blobs(self, digests: Sequence[str]) -> set[str]:
         """Return those of these blobs that are not to be deleted: some run refers to them, in whichever project, or a
         command that waits for its run does."""
+        ...
+
+    # Whole runs
+
+    def read_runs(self, run_ids: Sequence[RunId]) -> AsyncGenerator[Sequence[Record], None]:
+        """Yield everything that is stored about these runs, page by page, one run after the other, each beginning with its own
+        row. All of it is one state of the database, and no more than a page is in memory. Runs that are not there are left out.
+        """
+        ...
+
+    async def write_run(self, pages: Iterator[Sequence[Record]]) -> bool:
+        """Write a run that `read_runs` has given, here or elsewhere, all of it or nothing. It has no owner afterwards.
+
+        False if a run with its id is there: then nothing is written. Its version has to be here already. What `pages` raises is
+        passed on, and nothing is written either. Raises `Refused` for records that the database will not have.
+        """
+        ...
+
+    async def keep_version(self, version: WorkflowVersion) -> WorkflowVersion:
+        """Save a version that comes from elsewhere and return it as it is called here: the existing one if the same graph is
+        there already; under its own number if that is free; else under the next one."""
         ...
 
     # Commands

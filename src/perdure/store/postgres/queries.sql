@@ -833,3 +833,146 @@ SELECT number, checksum FROM schema_migrations;
 -- name: record_migration
 -- Written with the migration itself.
 INSERT INTO schema_migrations (number, name, checksum, applied_at) VALUES ($1, $2, $3, $4);
+
+-- name: begin_snapshot
+-- One state of the database for all that is read, however many statements that takes.
+BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
+SET LOCAL idle_in_transaction_session_timeout = '60s';
+
+-- name: begin_whole
+-- Writing a whole run takes as long as it is large.
+BEGIN ISOLATION LEVEL READ COMMITTED;
+SET LOCAL idle_in_transaction_session_timeout = '60s';
+SET LOCAL statement_timeout = '60s';
+
+-- name: page_branches
+-- For whole runs: the lines of history, page by page.
+SELECT branch_id, parent_id, cut_seq, dropped, retried, given, reason, asked_as, created_at, created_seq,
+       restored
+  FROM run_branches WHERE project_id = $1 AND run_id = $2 AND branch_id > $3 ORDER BY branch_id LIMIT $4;
+
+-- name: page_nodes
+-- For whole runs: the nodes of every branch, page by page.
+SELECT branch_id, node_id, status, attempt, attempt_ended, generation, failures, lost, outputs, error, checkpoint, reason,
+       due, scheduled_at, started_at, ended_at, duration_ms, stream, last_seq
+  FROM run_node_state WHERE project_id = $1 AND run_id = $2 AND (branch_id, node_id) > ($3, $4)
+ ORDER BY branch_id, node_id LIMIT $5;
+
+-- name: page_steps
+-- For whole runs: the steps of every branch, page by page.
+SELECT branch_id, node_id, name, occurrence, result, seq
+  FROM run_steps WHERE project_id = $1 AND run_id = $2 AND (branch_id, node_id, name, occurrence) > ($3, $4, $5, $6)
+ ORDER BY branch_id, node_id, name, occurrence LIMIT $7;
+
+-- name: page_waits
+-- For whole runs: the waits of every branch, page by page.
+SELECT branch_id, wait_id, node_id, kind, name, occurrence, status, question, signal, signal_id, due, result, responded_by,
+       opened_at, settled_at, last_seq
+  FROM run_waits WHERE project_id = $1 AND run_id = $2 AND (branch_id, wait_id) > ($3, $4) ORDER BY branch_id, wait_id LIMIT $5;
+
+-- name: page_signals
+-- For whole runs: what has come, page by page.
+SELECT signal_id, name, value, received_at, seq
+  FROM run_signals WHERE project_id = $1 AND run_id = $2 AND seq > $3 ORDER BY seq LIMIT $4;
+
+-- name: page_items
+-- For whole runs: the entries of all streams, page by page.
+SELECT branch_id, node_id, position, count, is_plain, seq, items
+  FROM run_inbox_messages WHERE project_id = $1 AND run_id = $2 AND (branch_id, node_id, position) > ($3, $4, $5)
+ ORDER BY branch_id, node_id, position LIMIT $6;
+
+-- name: page_commands
+-- For whole runs: what it was told, also what was taken up, page by page.
+SELECT command_id, run_id, kind, payload, created_at, taken_seq
+  FROM run_commands WHERE project_id = $1 AND run_id = $2 AND command_id > $3 ORDER BY command_id LIMIT $4;
+
+-- name: page_blobs
+-- For whole runs: which blobs it refers to, page by page.
+SELECT digest, size FROM blobs WHERE project_id = $1 AND run_id = $2 AND digest > $3 ORDER BY digest LIMIT $4;
+
+-- name: version_by_number
+-- Whether a number is taken, for a version that comes from elsewhere.
+SELECT graph_hash FROM workflow_versions WHERE project_id = $1 AND workflow = $2 AND version = $3;
+
+-- name: keep_version
+-- A version that comes from elsewhere and keeps its number.
+INSERT INTO workflow_versions (project_id, workflow, version, graph_hash, graph, source, created_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7)
+ON CONFLICT DO NOTHING;
+
+-- name: keep_run
+-- A run that comes from elsewhere, without an owner; one that is there already changes nothing. As `created` in commit_group.
+INSERT INTO run_state (project_id, run_id, owner, lease_epoch, version, workflow, workflow_version, graph_hash, status,
+                       branch_id, last_seq, inputs, settings, source, outputs, error, failed_node, reason, recoveries,
+                       wake_at, created_at, started_at, ended_at)
+SELECT $1, c->>0, c->>1, (c->>2)::bigint, 1, c->>3, (c->>4)::bigint, c->>5, c->>6, (c->>7)::bigint, (c->>8)::bigint, c->>9,
+       c->>10, c->>11, c->>12, c->>13, c->>14, c->>15, (c->>16)::bigint, (c->>17)::bigint, (c->>18)::bigint, (c->>19)::bigint,
+       (c->>20)::bigint
+  FROM jsonb_array_elements($2::jsonb) AS c
+ON CONFLICT (project_id, run_id) DO NOTHING
+RETURNING run_id;
+
+-- name: keep_branches
+-- Lines of history of a run that comes from elsewhere.
+INSERT INTO run_branches (project_id, run_id, branch_id, parent_id, cut_seq, dropped, retried, given, reason, asked_as,
+                          created_at, created_seq, restored)
+SELECT $1, b->>0, (b->>1)::bigint, (b->>2)::bigint, (b->>3)::bigint, b->>4, b->>5, b->>6, b->>7, b->>8, (b->>9)::bigint,
+       (b->>10)::bigint, (b->>11)::bigint
+  FROM jsonb_array_elements($2::jsonb) AS b;
+
+-- name: keep_events
+-- The log of a run that comes from elsewhere.
+INSERT INTO run_events (project_id, run_id, seq, id, branch_id, epoch, event_type, event_time, node_id, payload)
+SELECT $1, e->>0, (e->>1)::bigint, e->>2, (e->>3)::bigint, (e->>4)::bigint, e->>5, (e->>6)::bigint, e->>7, e->>8
+  FROM jsonb_array_elements($2::jsonb) AS e;
+
+-- name: keep_nodes
+-- The nodes of a run that comes from elsewhere.
+INSERT INTO run_node_state (project_id, run_id, branch_id, node_id, status, attempt, attempt_ended, generation, failures, lost,
+                            outputs, error, checkpoint, reason, due, scheduled_at, started_at, ended_at, duration_ms, stream,
+                            last_seq)
+SELECT $1, n->>0, (n->>1)::bigint, n->>2, n->>3, (n->>4)::bigint, (n->>5)::bigint, (n->>6)::bigint, (n->>7)::bigint,
+       (n->>8)::bigint, n->>9, n->>10, n->>11, n->>12, (n->>13)::bigint, (n->>14)::bigint, (n->>15)::bigint, (n->>16)::bigint,
+       (n->>17)::bigint, n->>18, (n->>19)::bigint
+  FROM jsonb_array_elements($2::jsonb) AS n;
+
+-- name: keep_steps
+-- The steps of a run that comes from elsewhere.
+INSERT INTO run_steps (project_id, run_id, branch_id, node_id, name, occurrence, result, seq)
+SELECT $1, s->>0, (s->>1)::bigint, s->>2, s->>3, (s->>4)::bigint, s->>5, (s->>6)::bigint
+  FROM jsonb_array_elements($2::jsonb) AS s;
+
+-- name: keep_waits
+-- The waits of a run that comes from elsewhere.
+INSERT INTO run_waits (project_id, run_id, branch_id, wait_id, node_id, kind, name, occurrence, status, question, signal,
+                       signal_id, due, result, responded_by, opened_at, settled_at, last_seq)
+SELECT $1, w->>0, (w->>1)::bigint, w->>2, w->>3, w->>4, w->>5, (w->>6)::bigint, w->>7, w->>8, w->>9, w->>10, (w->>11)::bigint,
+       w->>12, w->>13, (w->>14)::bigint, (w->>15)::bigint, (w->>16)::bigint
+  FROM jsonb_array_elements($2::jsonb) AS w;
+
+-- name: keep_signals
+-- What has come for a run that comes from elsewhere.
+INSERT INTO run_signals (project_id, run_id, signal_id, name, value, received_at, seq)
+SELECT $1, s->>0, s->>1, s->>2, s->>3, (s->>4)::bigint, (s->>5)::bigint FROM jsonb_array_elements($2::jsonb) AS s;
+
+-- name: keep_checkpoints
+-- The checkpoints of a run that comes from elsewhere.
+INSERT INTO run_checkpoints (project_id, run_id, name, branch_id, seq, event_seq, periodic, asked_as, saved_at)
+SELECT $1, c->>0, c->>1, (c->>2)::bigint, (c->>3)::bigint, (c->>4)::bigint, (c->>5)::bigint, c->>6, (c->>7)::bigint
+  FROM jsonb_array_elements($2::jsonb) AS c;
+
+-- name: keep_items
+-- The entries of streams of a run that comes from elsewhere.
+INSERT INTO run_inbox_messages (project_id, run_id, branch_id, node_id, position, count, is_plain, seq, items)
+SELECT $1, i->>0, (i->>1)::bigint, i->>2, (i->>3)::bigint, (i->>4)::bigint, (i->>5)::bigint, (i->>6)::bigint, i->>7
+  FROM jsonb_array_elements($2::jsonb) AS i;
+
+-- name: keep_commands
+-- What a run that comes from elsewhere was told.
+INSERT INTO run_commands (project_id, command_id, run_id, kind, payload, created_at, taken_seq)
+SELECT $1, c->>0, c->>1, c->>2, c->>3, (c->>4)::bigint, (c->>5)::bigint FROM jsonb_array_elements($2::jsonb) AS c;
+
+-- name: keep_blobs
+-- Which blobs a run that comes from elsewhere refers to.
+INSERT INTO blobs (project_id, run_id, digest, size)
+SELECT $1, b->>0, b->>1, (b->>2)::bigint FROM jsonb_array_elements($2::jsonb) AS b;

@@ -8,8 +8,8 @@ engine its runs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing
 from typing import Any
 
 from perdure.clock import Clock, SystemClock
@@ -57,7 +57,9 @@ from perdure.store.postgres.reading import dump_of, stored_run_of
 from perdure.store.postgres.schema import PACKAGE, migrate
 from perdure.store.postgres.session import Rows, Session, check_server, open_session
 from perdure.store.postgres.texts import to_stored
+from perdure.store.postgres.transfer import read_records, write_records
 from perdure.store.queries import load_queries
+from perdure.store.records import Record
 
 READERS = 4
 """Connections for everything that is neither a commit nor a heartbeat, at most."""
@@ -288,6 +290,37 @@ class PostgresStore:
     async def used_blobs(self, digests: Sequence[str]) -> set[str]:
         found = await self._caller.call(self._readers, lambda session: session.rows("used_blobs", list(digests)))
         return {row[0] for row in found}
+
+    # Whole runs
+
+    async def read_runs(self, run_ids: Sequence[RunId]) -> AsyncGenerator[Sequence[Record], None]:
+        chosen = [run_id for run_id in run_ids if is_text(run_id)]
+        async with aclosing(read_records(self._readers, self._address.where, self._project, chosen)) as pages:
+            async for page in pages:
+                yield page
+
+    async def write_run(self, pages: Iterator[Sequence[Record]]) -> bool:
+        is_written = await write_records(self._readers, self._address.where, self._project, pages)
+        if is_written:
+            self._tell()
+        return is_written
+
+    async def keep_version(self, version: WorkflowVersion) -> WorkflowVersion:
+        key = (self._project, version.workflow)
+        content = (version.graph_hash, version.graph.decode(), rows.to_json(version.source), version.created_at)
+
+        async def keep(session: Session) -> Rows:
+            async with session.transaction():
+                await session.rows("lock_workflow", *key)
+                if found := await session.rows("version_by_hash", *key, version.graph_hash):
+                    return found
+                if await session.rows("version_by_number", *key, version.version):
+                    await session.rows("insert_version", *key, *content)
+                else:
+                    await session.rows("keep_version", *key, version.version, *content)
+            return await session.rows("version_by_hash", *key, version.graph_hash)
+
+        return rows.version_of((await self._caller.call(self._readers, keep))[0])
 
     # Commands
 

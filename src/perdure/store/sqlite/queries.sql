@@ -188,6 +188,12 @@ SELECT project_id, run_id, lease_epoch, workflow, workflow_version, graph_hash, 
        source, outputs, error, failed_node, reason, recoveries, wake_at, created_at, started_at, ended_at, owner
   FROM run_state WHERE project_id = ? AND run_id = ?;
 
+-- name: load_state
+-- The run's own row, without its owner.
+SELECT project_id, run_id, lease_epoch, workflow, workflow_version, graph_hash, status, branch_id, last_seq, inputs, settings,
+       source, outputs, error, failed_node, reason, recoveries, wake_at, created_at, started_at, ended_at
+  FROM run_state WHERE project_id = ? AND run_id = ?;
+
 -- name: load_nodes
 -- The nodes of every branch, or of one.
 SELECT branch_id, node_id, status, attempt, attempt_ended, generation, failures, lost, outputs, error, checkpoint, reason,
@@ -533,3 +539,61 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 -- A page of a run's log lines.
 SELECT log_id, run_id, branch_id, node_id, attempt, logged_at, level, message, fields
   FROM run_logs WHERE project_id = ? AND run_id = ? AND log_id > ? ORDER BY log_id LIMIT ?;
+
+-- name: page_branches
+-- For whole runs: the lines of history, page by page.
+SELECT branch_id, parent_id, cut_seq, dropped, retried, given, reason, asked_as, created_at, created_seq,
+       restored
+  FROM run_branches WHERE project_id = ? AND run_id = ? AND branch_id > ? ORDER BY branch_id LIMIT ?;
+
+-- name: page_nodes
+-- For whole runs: the nodes of every branch, page by page.
+SELECT branch_id, node_id, status, attempt, attempt_ended, generation, failures, lost, outputs, error, checkpoint, reason,
+       due, scheduled_at, started_at, ended_at, duration_ms, stream, last_seq
+  FROM run_node_state WHERE project_id = ? AND run_id = ? AND (branch_id, node_id) > (?, ?)
+ ORDER BY branch_id, node_id LIMIT ?;
+
+-- name: page_steps
+-- For whole runs: the steps of every branch, page by page.
+SELECT branch_id, node_id, name, occurrence, result, seq
+  FROM run_steps WHERE project_id = ? AND run_id = ? AND (branch_id, node_id, name, occurrence) > (?, ?, ?, ?)
+ ORDER BY branch_id, node_id, name, occurrence LIMIT ?;
+
+-- name: page_waits
+-- For whole runs: the waits of every branch, page by page.
+SELECT branch_id, wait_id, node_id, kind, name, occurrence, status, question, signal, signal_id, due, result, responded_by,
+       opened_at, settled_at, last_seq
+  FROM run_waits WHERE project_id = ? AND run_id = ? AND (branch_id, wait_id) > (?, ?) ORDER BY branch_id, wait_id LIMIT ?;
+
+-- name: page_signals
+-- For whole runs: what has come, page by page.
+SELECT signal_id, name, value, received_at, seq
+  FROM run_signals WHERE project_id = ? AND run_id = ? AND seq > ? ORDER BY seq LIMIT ?;
+
+-- name: page_items
+-- For whole runs: the entries of all streams, page by page.
+SELECT branch_id, node_id, position, count, is_plain, seq, items
+  FROM run_inbox_messages WHERE project_id = ? AND run_id = ? AND (branch_id, node_id, position) > (?, ?, ?)
+ ORDER BY branch_id, node_id, position LIMIT ?;
+
+-- name: page_commands
+-- For whole runs: what it was told, also what was taken up, page by page.
+SELECT command_id, run_id, kind, payload, created_at, taken_seq
+  FROM run_commands WHERE project_id = ? AND run_id = ? AND command_id > ? ORDER BY command_id LIMIT ?;
+
+-- name: page_blobs
+-- For whole runs: which blobs it refers to, page by page.
+SELECT digest, size FROM blobs WHERE project_id = ? AND run_id = ? AND digest > ? ORDER BY digest LIMIT ?;
+
+-- name: version_by_number
+-- Whether a number is taken, for a version that comes from elsewhere.
+SELECT graph_hash FROM workflow_versions WHERE project_id = ? AND workflow = ? AND version = ?;
+
+-- name: keep_version
+-- A version that comes from elsewhere and keeps its number.
+INSERT INTO workflow_versions (project_id, workflow, version, graph_hash, graph, source, created_at)
+VALUES (?, ?, ?, ?, ?, ?, ?);
+
+-- name: keep_commands
+-- What a run that comes from elsewhere was told.
+INSERT INTO run_commands (project_id, command_id, run_id, kind, payload, created_at, taken_seq) VALUES (?, ?, ?, ?, ?, ?, ?);

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -68,6 +68,7 @@ from perdure.store.base import (
 )
 from perdure.store.migrate import plan, read_migrations
 from perdure.store.queries import load_queries
+from perdure.store.records import Record
 from perdure.store.sqlite.bindings import fencing, row_writes
 from perdure.store.sqlite.connection import (
     BUSY_TIMEOUT_MS,
@@ -83,6 +84,7 @@ from perdure.store.sqlite.connection import (
 )
 from perdure.store.sqlite.frozen import FrozenFile
 from perdure.store.sqlite.pace import Pace
+from perdure.store.sqlite.transfer import read_records, write_records
 
 T = TypeVar("T")
 
@@ -91,6 +93,8 @@ INLINE_BUDGET_SECONDS = 0.004
 NEWS_POLL_SECONDS = 0.1
 LOOK_EVERY_SECONDS = 1.0
 """How often to look whether the file is still there, beside the moments that must not be missed."""
+RECORDS_AT_ONCE = 500
+"""How many records of whole runs are read in one go, or a few more."""
 _PACKAGE = "perdure.store.sqlite"
 
 
@@ -305,7 +309,7 @@ class SqliteStore:
         return rows.node_of_row(found[0]) if found else None
 
     async def load_state(self, run_id: RunId) -> RunState | None:
-        found = await self._rows("load_run", (self._project, run_id))
+        found = await self._rows("load_state", (self._project, run_id))
         return rows.run_of(found[0]) if found else None
 
     async def load_events(self, run_id: RunId, *, after: Seq, limit: int) -> Sequence[Recorded]:
@@ -405,6 +409,68 @@ class SqliteStore:
 
     async def used_blobs(self, digests: Sequence[str]) -> set[str]:
         return {digest for (digest,) in await self._rows("used_blobs", (rows.to_json(list(digests)),))}
+
+    # Whole runs
+
+    async def read_runs(self, run_ids: Sequence[RunId]) -> AsyncGenerator[Sequence[Record], None]:
+        chosen = [run_id for run_id in run_ids if is_text(run_id)]
+        if self._frozen is not None:  # it is read again from the beginning if it changes meanwhile
+            for whole in await self._read(lambda: list(read_records(self._select_own, chosen))):
+                yield whole
+            return
+        connection = await self._aside(lambda: connect(self._location, read_only=True))
+        try:
+
+            def select(name: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+                return connection.execute(self._sql[name], (self._project, *values)).fetchall()
+
+            def take() -> list[Sequence[Record]]:
+                taken: list[Sequence[Record]] = []
+                with translated(self.path):
+                    while sum(map(len, taken)) < RECORDS_AT_ONCE and (next_page := next(pages, None)) is not None:
+                        taken.append(next_page)
+                return taken
+
+            await self._aside(lambda: connection.execute("BEGIN"))
+            pages = read_records(select, chosen)
+            while several := await self._aside(take):
+                for page in several:
+                    yield page
+        finally:
+            connection.close()
+
+    async def write_run(self, pages: Iterator[Sequence[Record]]) -> bool:
+        self._require_open()
+        self._require_writable()
+
+        def write() -> bool:
+            connection = connect(self._location)
+            try:
+                with translated(self.path):
+                    connection.execute("BEGIN IMMEDIATE")
+                    is_written = write_records(connection, self._sql, self._project, pages)
+                    connection.execute("COMMIT")
+                    return is_written
+            finally:
+                connection.close()  # what was not committed is undone by this
+
+        return await self._aside(write)
+
+    async def keep_version(self, version: WorkflowVersion) -> WorkflowVersion:
+        key = (self._project, version.workflow)
+        content = (version.graph_hash, version.graph.decode(), rows.to_json(version.source), version.created_at)
+
+        def keep() -> WorkflowVersion:
+            if not self._writer.execute(self._sql["version_by_hash"], (*key, version.graph_hash)).fetchall():
+                if self._writer.execute(self._sql["version_by_number"], (*key, version.version)).get is None:
+                    self._writer.execute(self._sql["keep_version"], (*key, version.version, *content))
+                else:
+                    self._writer.execute(self._sql["insert_version"], (*key, *content))
+            return rows.version_of(
+                self._writer.execute(self._sql["version_by_hash"], (*key, version.graph_hash)).fetchall()[0]
+            )
+
+        return await self._transact(keep)
 
     # Commands
 
@@ -665,6 +731,14 @@ class SqliteStore:
 
     def _select(self, name: str, binding: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         return self._reader.execute(self._sql[name], binding).fetchall()
+
+    def _select_own(self, name: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        return self._select(name, (self._project, *values))
+
+    async def _aside(self, work: Callable[[], T]) -> T:
+        """Do what has a connection of its own beside all else."""
+        self._require_open()
+        return work() if self._threads is None else await asyncio.to_thread(work)
 
     async def _rows(self, name: str, binding: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         # No row holds a text that is none, and the driver cannot even ask for it.

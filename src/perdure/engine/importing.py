@@ -1,0 +1,346 @@
+"""Runs out of bundles: looked through before anything is kept, then written in one transaction.
+
+    1  every byte is read: the bundle is whole, its records are those of one run, its log has no gaps, and it obeys the law
+    2  its version is kept, and its blobs, which nothing refers to yet
+    3  its records are written, and it is read to its end once more: if the file was changed meanwhile, nothing stays
+
+Who stops in between leaves blobs that will be collected, and perhaps a version that nothing uses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from perdure.clock import Clock
+from perdure.engine.dumping import readable_graph
+from perdure.engine.sending import PAUSE
+from perdure.engine.starting import checked_run_id
+from perdure.engine.transfer import Transfer
+from perdure.engine.verification import verify_dump
+from perdure.errors import BundleDamaged, ImportConflict, ProgramError
+from perdure.graph.writing import content_hash
+from perdure.ids import BranchId, CommandId, EventId, RunId, Seq
+from perdure.journal import events as e
+from perdure.journal.projection import Given
+from perdure.journal.states import MOVING, WAITING, RunState, RunStatus
+from perdure.store.base import BlobUse, Command, LogLine, RunDump, Store, StoredRun, WorkflowVersion
+from perdure.store.blobs import BlobStore
+from perdure.store.bundles import MOST_BYTES, BundledBlob, BundleReader
+from perdure.store.records import KINDS, KeptCommand, Kind, Record, Refused
+
+MOST_VIOLATIONS = 3
+"""How many of the things that are wrong with a run are named."""
+
+
+class Imported(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that was imported, or was here already."""
+
+    run_id: RunId
+    workflow: str
+    version: int
+    """As it is numbered here."""
+    status: RunStatus
+    """As it is in the file."""
+    events: int
+    is_new: bool
+    is_paused: bool
+    """Whether it was told to rest."""
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """A bundle in an open file."""
+
+    file: BinaryIO
+    place: str
+    position: int = 0
+    is_alone: bool = True
+    """Whether nothing may follow it."""
+    most_bytes: int = MOST_BYTES
+
+    def reader(self) -> BundleReader:
+        """Begin to read it."""
+        self.file.seek(self.position)
+        return BundleReader(self.file, self.place, most_bytes=self.most_bytes)
+
+    def records(self) -> Iterator[list[Record]]:
+        """Yield its records, and read it to its end."""
+        for part in self.reader().parts():
+            if not isinstance(part, BundledBlob):
+                yield part
+        if self.is_alone and self.file.read(1):
+            raise BundleDamaged(self.place, "something follows its end")
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """What the first look has found."""
+
+    run: RunState
+    version: WorkflowVersion
+    birth: EventId
+    last: EventId
+    digest: str
+
+
+async def import_file(
+    store: Store,
+    blobs: BlobStore,
+    path: Path,
+    *,
+    project_id: str,
+    clock: Clock,
+    run_id: str | None = None,
+    paused: bool = True,
+    verify: bool = True,
+    most_bytes: int = MOST_BYTES,
+) -> Imported:
+    """Take up the run in a file. Idempotent: one that is here, and has come at least as far, stays as it is.
+
+    Raises BundleError if the file is not a whole run, and ImportConflict if another run has its id.
+    """
+    try:
+        file = await asyncio.to_thread(path.open, "rb")
+    except OSError as error:
+        raise ProgramError(f"{path} cannot be read: {error.strerror}.") from error
+    with file:
+        source = Source(file=file, place=str(path), most_bytes=most_bytes)
+        return await import_run(
+            store,
+            blobs,
+            source,
+            project_id=project_id,
+            clock=clock,
+            run_id=run_id,
+            paused=paused,
+            verify=verify,
+        )
+
+
+async def import_run(
+    store: Store,
+    blobs: BlobStore,
+    source: Source,
+    *,
+    project_id: str,
+    clock: Clock,
+    run_id: str | None = None,
+    paused: bool = True,
+    verify: bool = True,
+) -> Imported:
+    """As `import_file`, from wherever a bundle is."""
+    checked = await asyncio.to_thread(check, source, verify=verify)
+    chosen = checked.run.run_id if run_id is None else checked_run_id(run_id)
+    if await _is_there(store, chosen, checked):
+        return _imported(checked, chosen, checked.run.version, is_new=False, is_paused=False)
+    version = await store.keep_version(checked.version)
+    await asyncio.to_thread(_keep_blobs, source, blobs)
+    transfer = Transfer(
+        old_id=checked.run.run_id,
+        new_id=chosen,
+        project_id=project_id,
+        versions={checked.version.version: version.version},
+    )
+    rests = paused and checked.run.status in MOVING | WAITING
+    pages = _written(source, transfer, _pausing(chosen, checked, clock) if rests else None)
+    try:
+        is_new = await store.write_run(pages)
+    except Refused as error:
+        raise BundleDamaged(source.place, f"the database will not have a record of it ({error})") from error
+    if not is_new and not await _is_there(store, chosen, checked):
+        raise ImportConflict(chosen, "came meanwhile")
+    return _imported(checked, chosen, version.version, is_new=is_new, is_paused=is_new and rests)
+
+
+def check(source: Source, *, verify: bool) -> Checked:
+    """Read a bundle to its end, and refuse what is not a whole run. Blocks. `verify` takes as much memory as the run has."""
+    look = _Look(source.place, keeps_all=verify)
+    reader = source.reader()
+    for part in reader.parts():
+        if isinstance(part, BundledBlob):
+            look.blobs.add((part.use.digest, part.use.size))
+        else:
+            for record in part:
+                look.at(record)
+    if source.is_alone and source.file.read(1):
+        raise BundleDamaged(source.place, "something follows its end")
+    checked = look.done(reader.digest)
+    if reader.head.run_id != checked.run.run_id or reader.head.birth != checked.birth:
+        raise BundleDamaged(source.place, "it holds another run than it says")
+    if verify and (violations := verify_dump(look.dump(), lost_blobs=())):
+        told = "; ".join(f"{found.invariant}: {found.problem}" for found in violations[:MOST_VIOLATIONS])
+        raise BundleDamaged(
+            source.place,
+            f"the run in it is not whole ({told}). To have it all the same, do not verify it (--no-verify)",
+        )
+    return checked
+
+
+def dump_of(source: Source) -> RunDump:
+    """Return the run in a bundle as `verify` wants it. Blocks, and takes as much memory as the run has."""
+    look = _Look(source.place, keeps_all=True)
+    for page in source.records():
+        for record in page:
+            look.at(record)
+    return look.dump()
+
+
+class _Look:
+    """Looks at each record of a bundle once."""
+
+    def __init__(self, place: str, *, keeps_all: bool) -> None:
+        self.blobs: set[tuple[str, int]] = set()
+        self._place = place
+        self._keeps_all = keeps_all
+        self._kept: dict[Kind, list[Any]] = {kind: [] for kind in Kind}
+        self._run: RunState | None = None
+        self._version: WorkflowVersion | None = None
+        self._uses: set[tuple[str, int]] = set()
+        self._first: e.Recorded | None = None
+        self._last: e.Recorded | None = None
+        self._kind = Kind.RUN
+
+    def at(self, record: Record) -> None:
+        kind = KINDS[type(record)]
+        if (self._run is None) != (kind is Kind.RUN) or kind < self._kind:
+            raise self._refusal("its records are not those of one run, in their order")
+        self._kind = kind
+        match record:
+            case RunState():
+                self._run = self._named(record)
+            case WorkflowVersion():
+                self._version = record
+            case e.Recorded():
+                self._hear(record)
+            case BlobUse():
+                self._uses.add((record.digest, record.size))
+            case KeptCommand(command=Command(run_id=run_id)) | LogLine(run_id=run_id):
+                self._require_own(run_id)
+            case _:
+                pass
+        if self._keeps_all:
+            self._kept[kind].append(record)
+
+    def done(self, digest: str) -> Checked:
+        run, version, first, last = self._run, self._version, self._first, self._last
+        if run is None or version is None or first is None or last is None:
+            raise self._refusal("it holds no run, or not its graph, or not its log")
+        if last.seq != run.last_seq:
+            raise self._refusal(f"its log ends at {last.seq}, and not at {run.last_seq}")
+        graph = readable_graph(version.graph)
+        if graph is None or content_hash(graph) != version.graph_hash or version.graph_hash != run.graph_hash:
+            raise self._refusal("its graph is not the one that the run was started from")
+        if (version.workflow, version.version) != (run.workflow, run.version):
+            raise self._refusal("its version is not that of its run")
+        if self.blobs != self._uses:
+            raise self._refusal("its blobs are not those that the run refers to")
+        return Checked(run=run, version=version, birth=first.id, last=last.id, digest=digest)
+
+    def dump(self) -> RunDump:
+        run, kept = self._run, self._kept
+        assert run is not None
+        waits = tuple(sorted(kept[Kind.WAIT], key=lambda wait: (wait.last_seq, wait.branch_id, wait.wait_id)))
+        return RunDump(
+            stored=StoredRun(
+                run=run,
+                owner=None,
+                nodes=tuple(node for node in kept[Kind.NODE] if node.branch_id == run.branch_id),
+                steps=tuple(step for step in kept[Kind.STEP] if step.branch_id == run.branch_id),
+                waits=tuple(wait for wait in waits if wait.branch_id == run.branch_id),
+                signals=tuple(kept[Kind.SIGNAL]),
+                commands=tuple(kept.command for kept in kept[Kind.COMMAND] if kept.taken_seq is None),
+                given=self._given(run.branch_id),
+            ),
+            events=tuple(kept[Kind.EVENT]),
+            all_nodes=tuple(kept[Kind.NODE]),
+            version=self._version,
+            blobs=tuple(kept[Kind.BLOB]),
+            items=tuple(kept[Kind.ITEM]),
+            all_waits=waits,
+            checkpoints=tuple(kept[Kind.CHECKPOINT]),
+            branches=tuple(kept[Kind.BRANCH]),
+        )
+
+    def _given(self, branch_id: BranchId) -> Given:
+        nothing: Given = {}
+        return next((branch.given for branch in self._kept[Kind.BRANCH] if branch.branch_id == branch_id), nothing)
+
+    def _named(self, run: RunState) -> RunState:
+        try:
+            checked_run_id(run.run_id)
+        except ValueError as error:
+            raise self._refusal("its run has no name") from error
+        return run
+
+    def _hear(self, entry: e.Recorded) -> None:
+        if entry.seq != (1 if self._last is None else self._last.seq + 1):
+            raise self._refusal(f"event {entry.seq} of its log is out of its place")
+        self._first = self._first or entry
+        self._last = entry
+
+    def _require_own(self, run_id: RunId) -> None:
+        if self._run is None or run_id != self._run.run_id:
+            raise self._refusal(f"it holds something of run {run_id!r}")
+
+    def _refusal(self, problem: str) -> BundleDamaged:
+        return BundleDamaged(self._place, problem)
+
+
+async def _is_there(store: Store, run_id: RunId, checked: Checked) -> bool:
+    """Whether the run is here, as far as the bundle tells of it or further. Raises ImportConflict if another one is."""
+    there = await store.load_state(run_id)
+    if there is None:
+        return False
+    if await _event_id(store, run_id, Seq(1)) != checked.birth:
+        raise ImportConflict(run_id, "is another run than the one in the file")
+    if there.last_seq < checked.run.last_seq:
+        raise ImportConflict(run_id, "has not come as far as the one in the file")
+    if await _event_id(store, run_id, checked.run.last_seq) != checked.last:
+        raise ImportConflict(run_id, "went on otherwise than the one in the file")
+    return True
+
+
+async def _event_id(store: Store, run_id: RunId, seq: Seq) -> EventId | None:
+    page = await store.load_events(run_id, after=Seq(seq - 1), limit=1)
+    return page[0].id if page else None
+
+
+def _keep_blobs(source: Source, blobs: BlobStore) -> None:
+    for part in source.reader().parts():
+        if isinstance(part, BundledBlob):
+            blobs.put_chunks_sync(part.chunks)
+
+
+def _written(source: Source, transfer: Transfer, command: KeptCommand | None) -> Iterator[Sequence[Record]]:
+    yield from transfer.moved(source.records())
+    if command is not None:
+        yield [command]
+
+
+def _pausing(run_id: RunId, checked: Checked, clock: Clock) -> KeptCommand:
+    """Two databases that both go on with a run would do everything twice: whoever imports it says when it goes on here."""
+    return KeptCommand(
+        command=Command(
+            command_id=CommandId(f"import/{checked.last}"),
+            run_id=run_id,
+            kind=PAUSE,
+            payload={"reason": "imported"},
+            created_at=clock.now_micros(),
+        )
+    )
+
+
+def _imported(checked: Checked, run_id: RunId, version: int, *, is_new: bool, is_paused: bool) -> Imported:
+    run = checked.run
+    return Imported(
+        run_id=run_id,
+        workflow=run.workflow,
+        version=version,
+        status=run.status,
+        events=run.last_seq,
+        is_new=is_new,
+        is_paused=is_paused,
+    )

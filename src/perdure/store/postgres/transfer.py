@@ -1,0 +1,107 @@
+"""Whole runs out of a PostgreSQL database and into it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from perdure.errors import PerdureError
+from perdure.ids import RunId
+from perdure.store import branches, checkpoints, rows, waits
+from perdure.store.postgres.documents import encode_rows
+from perdure.store.postgres.failures import Trouble, problem_of, translate, trouble_of
+from perdure.store.postgres.lanes import Lane
+from perdure.store.postgres.session import Session
+from perdure.store.postgres.texts import to_stored
+from perdure.store.records import Kind, Query, Record, Refused, by_kind, command_row, reading
+
+Rows = list[tuple[Any, ...]]
+
+_STATEMENTS: Mapping[Kind, tuple[str, Callable[[tuple[str, ...], Sequence[Any]], Rows]]] = {
+    Kind.RUN: ("keep_run", lambda _, runs: [(run.run_id, None, run.epoch, *rows.run_row(run)) for run in runs]),
+    Kind.BRANCH: ("keep_branches", lambda key, kept: [(*key, *branches.branch_row(row)) for row in kept]),
+    Kind.EVENT: ("keep_events", rows.event_rows),
+    Kind.NODE: ("keep_nodes", rows.node_rows),
+    Kind.STEP: ("keep_steps", lambda key, kept: [(*key, *rows.step_row(row)) for row in kept]),
+    Kind.WAIT: ("keep_waits", lambda key, kept: [(*key, *waits.wait_row(row)) for row in kept]),
+    Kind.SIGNAL: ("keep_signals", lambda key, kept: [(*key, *waits.signal_row(row)) for row in kept]),
+    Kind.CHECKPOINT: ("keep_checkpoints", lambda key, kept: [(*key, *checkpoints.checkpoint_row(row)) for row in kept]),
+    Kind.ITEM: ("keep_items", rows.item_rows),
+    Kind.COMMAND: ("keep_commands", lambda _, kept: [command_row(row) for row in kept]),
+    Kind.BLOB: ("keep_blobs", lambda key, kept: [(*key, use.digest, use.size) for use in kept]),
+    Kind.LOG: ("append_logs", lambda _, lines: [rows.log_row(line) for line in lines]),
+}
+"""By kind: the statement that writes such records, and the rows that it takes."""
+
+
+async def read_records(
+    lane: Lane, where: str, project_id: str, run_ids: Sequence[RunId]
+) -> AsyncGenerator[list[Record], None]:
+    """Yield all that is stored about these runs, one after the other, from one state of the database."""
+    try:
+        async with lane.session() as session, session.transaction("begin_snapshot"):
+            for run_id in run_ids:
+                async for page in _read(session, project_id, run_id):
+                    yield page
+    except (PerdureError, GeneratorExit, asyncio.CancelledError):
+        raise
+    except Exception as error:  # whatever the driver raises is judged here
+        if not _is_drivers_fault(error):
+            raise
+        raise translate(error, where) from error
+
+
+async def _read(session: Session, project_id: str, run_id: RunId) -> AsyncGenerator[list[Record], None]:
+    steps = reading(run_id)
+    answer: Rows | None = None
+    while True:
+        try:
+            step = steps.send(answer)
+        except StopIteration:
+            return
+        answer = None
+        if isinstance(step, Query):
+            answer = await session.rows(step.statement, project_id, *step.values)
+        else:
+            yield step
+
+
+async def write_records(lane: Lane, where: str, project_id: str, pages: Iterator[Sequence[Record]]) -> bool:
+    """Write a whole run in one transaction. False if one with its id is there. Raises Refused."""
+    try:
+        async with lane.session() as session, session.transaction("begin_whole"):
+            return await _write(session, project_id, pages)
+    except (PerdureError, Refused, asyncio.CancelledError):
+        raise
+    except Exception as error:  # whatever the driver raises is judged here
+        if not _is_drivers_fault(error):
+            raise
+        if trouble_of(error) is Trouble.REFUSED:
+            raise Refused(problem_of(error)) from error
+        raise translate(error, where) from error
+
+
+async def _write(session: Session, project_id: str, pages: Iterator[Sequence[Record]]) -> bool:
+    project = to_stored(project_id)
+    key: tuple[str, ...] = ()
+    while (page := await asyncio.to_thread(next, pages, None)) is not None:
+        for kind, records in by_kind(page):
+            if kind is Kind.VERSION:
+                continue
+            if kind is Kind.RUN:
+                key = (records[0].run_id,)
+            statement, rows_of = _STATEMENTS[kind]
+            try:
+                document = encode_rows(rows_of(key, records))
+            except (UnicodeError, ValueError) as error:
+                raise Refused(f"{type(error).__name__}: {error}") from error
+            written = await session.write(statement, project, document)
+            if kind is Kind.RUN and not written:
+                return False
+    return True
+
+
+def _is_drivers_fault(error: Exception) -> bool:
+    """Whether an error comes from the connection, and not from whoever gives or takes the pages."""
+    return type(error).__module__.partition(".")[0] == "asyncpg" or isinstance(error, TimeoutError | ConnectionError)
