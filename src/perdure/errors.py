@@ -16,6 +16,7 @@ PerdureError
 │   ├── RunNotFound
 │   ├── RunIdAmbiguous        the beginning of an id is that of several runs
 │   ├── RunIdTaken
+│   ├── RunArchived           it is in the archive, and has to be restored first
 │   ├── ImportConflict        another run has the id of the one that was to be imported
 │   ├── CommandIdTaken        the run was told something else under this id
 │   ├── WrongInputs
@@ -38,6 +39,7 @@ PerdureError
 │   ├── AliasNotFound
 │   ├── AliasMoved            somebody else has moved the alias meanwhile
 │   └── NothingToRollBack     the alias has not pointed anywhere else
+├── ArchiveMissing            a file of the archive is not where it should be
 ├── BundleError               a file that should hold a run
 │   ├── BundleDamaged         it is none, or not whole, or was altered
 │   ├── BundleTooNew          it was written by a later perdure
@@ -279,6 +281,19 @@ class RunIdTaken(RunError):
             "another run_id.",
         )
         self.differing = tuple(differing)
+
+
+class RunArchived(RunError):
+    """The run is in the archive."""
+
+    code = "run_archived"
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(
+            run_id,
+            f"Run {run_id!r} is in the archive. `perdure show {run_id}` reads it there; to go on with it, bring it back: "
+            f"`perdure archive --restore {run_id}`.",
+        )
 
 
 class ImportConflict(RunError):
@@ -682,6 +697,20 @@ class ProgramError(PerdureError):
     """A file or module that was named cannot be loaded, or holds nothing that can run."""
 
     code = "program_error"
+
+
+class ArchiveMissing(PerdureError):
+    """A file of the archive is not where it should be."""
+
+    code = "archive_missing"
+
+    def __init__(self, run_id: str, path: str) -> None:
+        super().__init__(
+            f"Run {run_id!r} was archived into {path}, which is not there. Put the file back, or say where the archive is "
+            "(archive_folder, --archive)."
+        )
+        self.run_id = run_id
+        self.path = path
 
 
 class BundleError(PerdureError):

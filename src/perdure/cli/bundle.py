@@ -10,13 +10,12 @@ import click
 from perdure.cli.exits import Exit
 from perdure.cli.marks import words_of
 from perdure.cli.options import Place, awaited, json_option, not_empty, print_json, store_option
-from perdure.cli.stores import opened
+from perdure.cli.stores import holding
 from perdure.cli.terminal import paper
 from perdure.cli.words import counted, plain, size
 from perdure.clock import SystemClock
 from perdure.engine.exporting import Exported, export_run
 from perdure.engine.importing import Imported, import_file
-from perdure.engine.inspect import find_run
 from perdure.errors import ProgramError
 from perdure.ids import DEFAULT_PROJECT, RunId
 from perdure.store.blobs import open_blobs
@@ -64,8 +63,7 @@ async def export_command(
       perdure export 0198f2
       perdure export 0198f2 failed.bundle
     """
-    async with opened(store) as source:
-        run_id = await find_run(source, run)
+    async with holding(store, run) as (source, (run_id,)):
         path = file or Path(_file_name(run_id))
         if path.exists() and not force:
             raise ProgramError(f"{path} is there already. Name another file, or say --force.")

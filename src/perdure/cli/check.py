@@ -10,10 +10,10 @@ import click
 from perdure.cli.exits import Exit
 from perdure.cli.options import Place, awaited, imports_option, json_option, print_json, store_option, users_output
 from perdure.cli.program import Program, load_programs, require_valid
-from perdure.cli.stores import opened
+from perdure.cli.stores import holding
 from perdure.cli.terminal import Pen, paper
 from perdure.cli.words import counted, plain
-from perdure.engine.inspect import find_run, verify_run
+from perdure.engine.inspect import verify_run
 from perdure.errors import GraphError, InvalidGraph
 from perdure.graph.model import Graph
 from perdure.ids import RunId
@@ -61,9 +61,8 @@ async def verify_command(runs: Sequence[str], store: Place, as_json: bool) -> in
       perdure verify 0198f2
     """
     violations: dict[RunId, list[Violation]] = {}
-    async with opened(store) as source:
-        chosen = [await find_run(source, run) for run in runs] or await all_runs(source)
-        for run_id in chosen:
+    async with holding(store, *runs) as (source, chosen):
+        for run_id in chosen or await all_runs(source):
             violations[run_id] = await verify_run(source, run_id)
     if as_json:
         print_json(_verification_document(violations))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from datetime import timedelta
 from typing import Any
 
 import click
 
 from perdure.cli.exits import Exit
-from perdure.cli.options import Place, awaited, json_option, print_json, store_option
+from perdure.cli.options import Place, age, awaited, json_option, print_json, store_option
 from perdure.cli.stores import opened
 from perdure.cli.terminal import Pen, paper
 from perdure.cli.words import counted, plain, size
@@ -19,22 +18,12 @@ from perdure.store.base import Store
 from perdure.store.blobs import BlobStore, open_blobs
 from perdure.store.opening import default_blobs_url
 
-_UNITS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
-
-
-def _duration(ctx: click.Context, parameter: click.Parameter, value: str) -> timedelta:
-    """Read a number with a unit: `7d`, `36h`, `90m`, `30s`."""
-    found = re.fullmatch(r"(\d{1,6})([dhms])", value)
-    if found is None:
-        raise click.BadParameter(f"{value!r} is no time: give a number and a unit, such as 7d or 36h.", ctx, parameter)
-    return timedelta(**{_UNITS[found[2]]: int(found[1])})
-
 
 @click.command("gc")
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
 @click.option(
     "--older-than",
-    callback=_duration,
+    callback=age,
     metavar="TIME",
     default="7d",
     show_default=True,

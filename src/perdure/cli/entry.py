@@ -66,6 +66,7 @@ SECTIONS = {
     "Keep": {
         "export": Entry("bundle", "Write a run whole into a file."),
         "import": Entry("bundle", "Take up a run from a file."),
+        "archive": Entry("archive", "Move runs that ended long ago into files, list them, bring them back."),
     },
     "Check": {
         "validate": Entry("check", "Say all that is wrong with a workflow, without running it."),

@@ -13,14 +13,13 @@ from perdure.cli.folding import Folding
 from perdure.cli.marks import RUN_MARKS, painted, words_of
 from perdure.cli.options import Place, WholeNumber, awaited, json_option, print_json, print_json_line, store_option
 from perdure.cli.results import next_steps
-from perdure.cli.stores import opened
+from perdure.cli.stores import holding, opened
 from perdure.cli.terminal import Paper, Pen, paper
 from perdure.cli.waits import what_is_awaited
 from perdure.cli.words import cells, day_and_time, duration, fitted, padded, plain, time_of_day, until
 from perdure.clock import SystemClock
 from perdure.engine.inspect import (
     events_of,
-    find_run,
     follow_events,
     iso_time,
     living_engines,
@@ -97,8 +96,7 @@ async def events_command(run: str, follow: bool, after: int, store: Place, as_js
       perdure events 0198f2 --follow
       perdure events 0198f2 --json | jq -r '.[].type'
     """
-    async with opened(store) as source:
-        run_id = await find_run(source, run)
+    async with holding(store, run) as (source, (run_id,)):
         if follow:
             await _follow_events(source, run_id, after, _Waiting(source, run_id, store), as_json=as_json)
             return
@@ -126,8 +124,7 @@ async def logs_command(run: str, follow: bool, store: Place, as_json: bool) -> N
     \b
       perdure logs 0198f2 --follow
     """
-    async with opened(store) as source:
-        run_id = await find_run(source, run)
+    async with holding(store, run) as (source, (run_id,)):
         if follow:
             async for line in _follow_logs(source, run_id, _Waiting(source, run_id, store)):
                 _print_log(line, as_json=as_json, pen=paper().pen)

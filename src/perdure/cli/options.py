@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 
@@ -22,6 +24,8 @@ from perdure.store.opening import DEFAULT_URL
 
 COMMAND_LINE = "command line"
 """Who has said something to a run, if nobody else is named."""
+
+_UNITS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -86,6 +90,14 @@ def not_empty(ctx: click.Context, parameter: click.Parameter, value: str | None)
     if value == "":
         raise click.BadParameter("it is empty.", ctx, parameter)
     return value
+
+
+def age(ctx: click.Context, parameter: click.Parameter, value: str) -> timedelta:
+    """Read a number with a unit: `7d`, `36h`, `90m`, `30s`."""
+    found = re.fullmatch(r"(\d{1,6})([dhms])", value)
+    if found is None:
+        raise click.BadParameter(f"{value!r} is no time: give a number and a unit, such as 7d or 36h.", ctx, parameter)
+    return timedelta(**{_UNITS[found[2]]: int(found[1])})
 
 
 def imports_option(command: F) -> F:

@@ -12,7 +12,7 @@ from perdure.cli.marks import words_of
 from perdure.cli.options import Place, awaited, json_option, print_json, store_option
 from perdure.cli.questions import takes
 from perdure.cli.results import next_steps, short_values, trouble, verdict
-from perdure.cli.stores import opened
+from perdure.cli.stores import holding
 from perdure.cli.terminal import Paper, paper
 from perdure.cli.timeline import timeline_of
 from perdure.cli.waits import waiting_words, what_is_awaited
@@ -20,7 +20,6 @@ from perdure.cli.words import counted, day_and_time, duration, error_line, exact
 from perdure.clock import SystemClock
 from perdure.engine.inspect import (
     events_of,
-    find_run,
     headway_of,
     is_answered,
     living_engines,
@@ -76,8 +75,7 @@ async def show_command(
     """
     if place is not None and branch is not None:
         raise click.UsageError("--at and --branch do not go together: each says which moment is meant.")
-    async with opened(store) as source:
-        run_id = await find_run(source, run)
+    async with holding(store, run) as (source, (run_id,)):
         seq = await _moment(source, run_id, place, branch)
         if result:
             then = await load_run(source, run_id) if seq is None else await stored_at(source, run_id, seq)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 from perdure.cli.options import Place
-from perdure.errors import StoreUnavailable
+from perdure.clock import SystemClock
+from perdure.engine.archives import opened_archive
+from perdure.engine.inspect import find_run
+from perdure.errors import RunArchived, StoreUnavailable
+from perdure.ids import RunId
 from perdure.store.base import Store
-from perdure.store.opening import is_there, open_store
+from perdure.store.opening import default_archive_folder, is_there, open_store
 
 
 def require(place: Place) -> None:
@@ -18,6 +24,31 @@ def require(place: Place) -> None:
             f"There is no store at {place.url}: nothing has been run with it yet. `perdure run` creates it; "
             "--store or PERDURE_STORE name another."
         )
+
+
+@asynccontextmanager
+async def holding(place: Place, *texts: str) -> AsyncGenerator[tuple[Store, list[RunId]]]:
+    """Open the store and find runs in it, each by its id or the beginning of that. One that is archived is read where it is, if
+    no other is wanted: then the store is one that holds nothing else."""
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(opened(place))
+        try:
+            found = [await find_run(store, text) for text in texts]
+        except RunArchived as archived:
+            if len(texts) != 1:
+                raise
+            row = await store.load_archive(RunId(archived.run_id))
+            assert row is not None
+            folder = archive_folder(place)
+            store = await stack.enter_async_context(opened_archive(folder, row, clock=SystemClock()))
+            found = [row.run_id]
+        yield store, found
+
+
+def archive_folder(place: Place) -> Path:
+    """Return where runs are archived: the folder that PERDURE_ARCHIVE names, else where engines put it by default."""
+    named = os.environ.get("PERDURE_ARCHIVE")
+    return Path(named) if named else default_archive_folder(place.url)
 
 
 @asynccontextmanager

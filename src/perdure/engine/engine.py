@@ -634,6 +634,7 @@ class Engine(Keeping, Retention, Telling, Versions):
             *(
                 self._tasks.create_task(kept_up(name, work, self.clock), name=f"perdure {name}")
                 for name, work in (
+                    *(() if self._settings.archive_after_days is None else (("archive", self._archive_in_time),)),
                     ("commands", self._listening.hear_news),
                     ("more commands", self._listening.hear_more),
                     ("heartbeat", self._membership.keep),

@@ -55,7 +55,7 @@ async def export_run(store: Store, blobs: BlobStore, run_id: RunId, path: Path, 
     """
     partial = path.with_name(f".{path.name}.{new_id()}.part")
     try:
-        with await asyncio.to_thread(open, partial, "xb", opener=_for_owner) as file:
+        with await asyncio.to_thread(open, partial, "xb", opener=for_owner) as file:
             packer = Packer(file, blobs, clock)
             await pack(store.read_runs([run_id]), packer)
             if not packer.packed:
@@ -124,6 +124,12 @@ class Packer:
             else:
                 self._writer.add(page)
 
+    def abandon(self) -> None:
+        """Take back what was written of the run that was added last, if it was not ended."""
+        self._file.seek(self._position)
+        self._file.truncate()
+        self._run, self._writer, self._uses, self._early = None, None, [], []
+
     def finish(self) -> None:
         """End the bundle of the run that was added last."""
         if self._run is None:
@@ -160,5 +166,6 @@ class Packer:
         self._early = []
 
 
-def _for_owner(path: str, flags: int) -> int:
+def for_owner(path: str, flags: int) -> int:
+    """Open a file that nobody else can read, and that is not somewhere else."""
     return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

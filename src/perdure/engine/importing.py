@@ -22,7 +22,7 @@ from perdure.engine.sending import PAUSE
 from perdure.engine.starting import checked_run_id
 from perdure.engine.transfer import Transfer
 from perdure.engine.verification import verify_dump
-from perdure.errors import BundleDamaged, ImportConflict, ProgramError
+from perdure.errors import BundleDamaged, ImportConflict, ProgramError, RunArchived
 from perdure.graph.writing import content_hash
 from perdure.ids import BranchId, CommandId, EventId, RunId, Seq
 from perdure.journal import events as e
@@ -130,10 +130,13 @@ async def import_run(
     run_id: str | None = None,
     paused: bool = True,
     verify: bool = True,
+    from_archive: bool = False,
 ) -> Imported:
-    """As `import_file`, from wherever a bundle is."""
+    """As `import_file`, from wherever a bundle is; also from the archive, which it leaves then."""
     checked = await asyncio.to_thread(check, source, verify=verify)
     chosen = checked.run.run_id if run_id is None else checked_run_id(run_id)
+    if not from_archive and await store.load_archive(chosen) is not None:
+        raise RunArchived(chosen)
     if await _is_there(store, chosen, checked):
         return _imported(checked, chosen, checked.run.version, is_new=False, is_paused=False)
     version = await store.keep_version(checked.version)
@@ -147,7 +150,7 @@ async def import_run(
     rests = paused and checked.run.status in MOVING | WAITING
     pages = _written(source, transfer, _pausing(chosen, checked, clock) if rests else None)
     try:
-        is_new = await store.write_run(pages)
+        is_new = await store.write_run(pages, from_archive=from_archive)
     except Refused as error:
         raise BundleDamaged(source.place, f"the database will not have a record of it ({error})") from error
     if not is_new and not await _is_there(store, chosen, checked):
@@ -177,15 +180,6 @@ def check(source: Source, *, verify: bool) -> Checked:
             f"the run in it is not whole ({told}). To have it all the same, do not verify it (--no-verify)",
         )
     return checked
-
-
-def dump_of(source: Source) -> RunDump:
-    """Return the run in a bundle as `verify` wants it. Blocks, and takes as much memory as the run has."""
-    look = _Look(source.place, keeps_all=True)
-    for page in source.records():
-        for record in page:
-            look.at(record)
-    return look.dump()
 
 
 class _Look:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from perdure.clock import SystemClock, from_micros
+from perdure.engine.archives import find_archived, missing
 from perdure.engine.checkpoints import Checkpoint, checkpoint_of
 from perdure.engine.dumping import readable_graph
 from perdure.engine.engine import Engine
@@ -20,7 +21,7 @@ from perdure.engine.past import log_until, stored_at
 from perdure.engine.values import Values
 from perdure.engine.verification import verify_dump
 from perdure.engine.waiting import ANSWER
-from perdure.errors import BlobDamaged, BlobMissing, RunIdAmbiguous, RunNotFound, StoreDamaged
+from perdure.errors import BlobDamaged, BlobMissing, RunArchived, RunIdAmbiguous, RunNotFound, StoreDamaged
 from perdure.graph.model import Graph, Node
 from perdure.graph.ordering import nodes_in_order
 from perdure.ids import EngineId, NodeId, RunId, Seq
@@ -140,7 +141,8 @@ async def find_run(store: Store, text: str) -> RunId:
     if text and await store.load_run(RunId(text)) is not None:
         return RunId(text)
     if not found:
-        raise RunNotFound(text)
+        archived = await find_archived(store, text)
+        raise RunNotFound(text) if archived is None else RunArchived(archived.run_id)
     raise RunIdAmbiguous(text, found)
 
 
@@ -148,7 +150,7 @@ async def load_run(store: Store, run_id: RunId) -> StoredRun:
     """Return the run as the store holds it."""
     stored = await store.load_run(run_id)
     if stored is None:
-        raise RunNotFound(run_id)
+        raise await missing(store, run_id)
     return stored
 
 

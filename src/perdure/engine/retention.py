@@ -1,22 +1,38 @@
-"""What an engine offers for runs as a whole: out of the database and into it."""
+"""What an engine offers for runs as a whole: out of the database and into it, and into the archive and back."""
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from datetime import timedelta
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perdure.clock import Clock
+from perdure.engine.archives import restore
+from perdure.engine.archiving import DEFAULT_AGE, Archiver, Archiving
 from perdure.engine.exporting import Exported, export_run
 from perdure.engine.importing import import_file
+from perdure.engine.settings import EngineSettings
 from perdure.engine.values import Values
+from perdure.errors import StoreLocked
 from perdure.ids import RunId
-from perdure.store.base import Store
+from perdure.store.base import ArchivedRun, Store
 from perdure.store.bundles import MOST_BYTES
+from perdure.store.opening import default_archive_folder
 
 if TYPE_CHECKING:
     from perdure.engine.run import Run
+
+
+REST = 1.0
+"""How long whoever is asked to archive rests after each portion, by how long that took."""
+LONG_REST = 4.0
+"""The same of an engine that archives by itself: nobody waits for it."""
+
+log = logging.getLogger("perdure.archive")
 
 
 class Retention(ABC):
@@ -24,6 +40,7 @@ class Retention(ABC):
 
     clock: Clock
     _project: str
+    _settings: EngineSettings
 
     @property
     @abstractmethod
@@ -72,3 +89,52 @@ class Retention(ABC):
             most_bytes=most_bytes,
         )
         return await self.get(found.run_id)
+
+    async def archive(
+        self, *, older_than: timedelta = DEFAULT_AGE, limit: int | None = None, dry_run: bool = False
+    ) -> Archiving:
+        """Move runs that have ended longer ago than this into files, oldest first, `limit` at most; with `dry_run`, only count
+        them. Runs that go on are hardly slowed, and whoever stops this can go on with it later.
+
+        Raises StoreLocked if another process is at it.
+        """
+        return await self._archiver(REST).archive(older_than=older_than, limit=limit, dry_run=dry_run)
+
+    async def archives(
+        self, *, id_prefix: str | None = None, before: tuple[int, str] | None = None, limit: int = 100
+    ) -> Sequence[ArchivedRun]:
+        """Return archived runs, newest first."""
+        return await self.store.list_archives(id_prefix=id_prefix, before=before, limit=limit)
+
+    async def unarchive(self, run_id: str) -> Run[Any]:
+        """Bring an archived run back into the database, and return it.
+
+        Raises RunNotFound, ArchiveMissing if its file is not there, and BundleError if that is damaged.
+        """
+        restored = await restore(
+            self.store,
+            self.values.blobs,
+            self._archive_folder(),
+            RunId(run_id),
+            project_id=self._project,
+            clock=self.clock,
+        )
+        return await self.get(restored)
+
+    async def _archive_in_time(self) -> None:
+        """Archive now and then, if that is wanted, for as long as the engine lives."""
+        days = self._settings.archive_after_days
+        while days is not None:
+            try:
+                archiver = self._archiver(LONG_REST)
+                await archiver.archive(older_than=timedelta(days=days), limit=None, dry_run=False)
+            except StoreLocked:
+                log.debug("archived_by_another")
+            await self.clock.sleep(self._settings.archive_every_seconds)
+
+    def _archiver(self, rest: float) -> Archiver:
+        return Archiver(self.store, self.values.blobs, self._archive_folder(), self.clock, rest=rest)
+
+    def _archive_folder(self) -> Path:
+        folder = self._settings.archive_folder
+        return default_archive_folder(self.store.url) if folder is None else Path(folder)

@@ -37,5 +37,10 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     loop_stall_seconds: float = 60.0
     """A loop that has not turned for so long is taken for wedged: the heartbeat stops."""
     inline_max_bytes: int = 256 * 1024
+    archive_after_days: float | None = None
+    """Runs that have ended longer ago than this leave the database for files. None leaves all of them where they are."""
+    archive_every_seconds: float = 3_600.0
+    archive_folder: str | None = None
+    """Where these files are. None is beside the database file, or in the current folder."""
     heartbeat_in_thread: bool = True
     """A thread of its own keeps the lease while the loop is busy. Simulations keep everything on the loop."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import msgspec
 
 from perdure.dispatch.failure import storable
+from perdure.engine.archives import missing
 from perdure.engine.concluding import conclude_for
 from perdure.engine.interactions import Interaction, checked_answer, interaction_of
 from perdure.engine.resolution import Resolution, done
@@ -21,7 +22,6 @@ from perdure.errors import (
     AnswerRefused,
     CommandIdTaken,
     NotInDoubt,
-    RunNotFound,
     WaitNotFound,
 )
 from perdure.graph.model import Graph
@@ -48,14 +48,14 @@ class Told:
         """Return the run as the store holds it at this moment."""
         stored = await self._engine.store.load_run(self.run_id)
         if stored is None:
-            raise RunNotFound(self.run_id)
+            raise await missing(self._engine.store, self.run_id)
         return stored
 
     async def state(self) -> RunState:
         """Return the run's own state at this moment, without its nodes."""
         state = await self._engine.store.load_state(self.run_id)
         if state is None:
-            raise RunNotFound(self.run_id)
+            raise await missing(self._engine.store, self.run_id)
         return state
 
     async def graph(self) -> Graph:

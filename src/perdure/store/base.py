@@ -374,6 +374,33 @@ class RunDump(msgspec.Struct, frozen=True, kw_only=True):
     """In the order in which they were created."""
 
 
+class Archivable(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that has ended, as it was seen. Whoever removes it checks again."""
+
+    run_id: RunId
+    created_at: int
+    last_seq: Seq
+
+
+class ArchivedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that is in a file of the archive, and not in the database."""
+
+    run_id: RunId
+    workflow: str
+    version: int
+    status: RunStatus
+    created_at: int
+    ended_at: int
+    last_seq: Seq
+    archived_at: int
+    file: str
+    """The name of the file in the folder of the archive."""
+    position: int
+    """Where its bundle begins in the file."""
+    size: int
+    digest: str
+
+
 class Store(Protocol):
     """A database that holds runs. Safe to call from any task of the loop that opened it."""
 
@@ -495,17 +522,56 @@ class Store(Protocol):
         """
         ...
 
-    async def write_run(self, pages: Iterator[Sequence[Record]]) -> bool:
+    async def write_run(self, pages: Iterator[Sequence[Record]], *, from_archive: bool = False) -> bool:
         """Write a run that `read_runs` has given, here or elsewhere, all of it or nothing. It has no owner afterwards.
 
-        False if a run with its id is there: then nothing is written. Its version has to be here already. What `pages` raises is
-        passed on, and nothing is written either. Raises `Refused` for records that the database will not have.
+        False if a run with its id is there, or in the archive, unless it comes from there: then nothing is written. Its version
+        has to be here already. What `pages` raises is passed on, and nothing is written either. Raises `Refused` for records that
+        the database will not have.
         """
         ...
 
     async def keep_version(self, version: WorkflowVersion) -> WorkflowVersion:
         """Save a version that comes from elsewhere and return it as it is called here: the existing one if the same graph is
         there already; under its own number if that is free; else under the next one."""
+        ...
+
+    # The archive
+
+    async def find_archivable(
+        self, *, ended_before: int, after: tuple[int, str] | None, limit: int
+    ) -> Sequence[Archivable]:
+        """Return runs that have ended before a moment, that nobody owns and nobody wants to go on, oldest first by (created_at,
+        run_id); `after` is where the last page ended."""
+        ...
+
+    async def archive_runs(self, archived: Sequence[ArchivedRun]) -> set[RunId]:
+        """Remove runs that are in a file, and record where: all of it or nothing, for each. Return those of which that was done:
+        they are still what was written into the file, and nobody wants them to go on. Until a run is restored, none with its id
+        can be created. Of a large one some rows may stay for a while: see `remove_leftovers`."""
+        ...
+
+    async def remove_leftovers(self, *, limit: int) -> bool:
+        """Remove so many rows of runs that were archived and were too large to be removed at once. False if there are none."""
+        ...
+
+    async def load_archive(self, run_id: RunId) -> ArchivedRun | None:
+        """Return where an archived run is."""
+        ...
+
+    async def list_archives(
+        self, *, id_prefix: str | None, before: tuple[int, str] | None, limit: int
+    ) -> Sequence[ArchivedRun]:
+        """Return archived runs, newest first by (created_at, run_id); `before` is where the last page ended."""
+        ...
+
+    async def archive_files(self) -> set[str]:
+        """Return the names of all files that hold archived runs."""
+        ...
+
+    async def give_back(self, *, pages: int) -> bool:
+        """Give so many pages back to the system that nothing uses any more. False if there are hardly any, or if the database
+        sees to that itself."""
         ...
 
     # Commands

@@ -40,6 +40,16 @@ def is_there(url: str) -> bool:
     return parse_url(url).path.exists()
 
 
+def default_archive_folder(store_url: str) -> Path:
+    """Return where runs are archived unless something else is said: a folder beside the file, or in the current folder."""
+    if store_url.startswith("sqlite:"):
+        from perdure.store.sqlite.connection import parse_url
+
+        path = parse_url(store_url).path
+        return path.with_name(path.name + "-archive")
+    return Path("perdure-archive").absolute()
+
+
 def default_blobs_url(store_url: str) -> str:
     """Return where large values go unless something else is said: a folder beside the file, or in the current folder."""
     if store_url.startswith("sqlite:"):

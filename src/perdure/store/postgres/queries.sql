@@ -68,7 +68,8 @@ SELECT run_id FROM moved;
 --   locked   fences: epoch and last_seq are still what the engine saw, and of a claim, nobody living owns the run. A row that
 --            somebody else holds is left out, so that one locked run makes no other wait; `look_up` tells which these were. Not
 --            stronger than NO KEY UPDATE: a command may arrive for the run meanwhile.
---   created  comes after the locks and in the order of run_id, so that two groups never wait for each other in a circle.
+--   created  comes after the locks and in the order of run_id, so that two groups never wait for each other in a circle. What is
+--            in the archive is not created again.
 --   emptied  removes what was there before the statement, in no order with what `filled` adds. That is why a stream that is
 --            dropped gets nothing by the same transition (`drop_rows`). Rows are looked up stream by stream and then removed by
 --            their place, which leaves the planner no choice: this table is often empty when it is analysed, and from then on a
@@ -114,6 +115,7 @@ WITH moves AS (
            (c->>20)::bigint
       FROM jsonb_array_elements($3::jsonb) AS c
      WHERE (SELECT count(*) FROM locked) >= 0
+       AND (SELECT true FROM run_archives AS a WHERE a.project_id = $1 AND a.run_id = c->>0) IS NOT TRUE
      ORDER BY (c->>0) COLLATE "C"
     ON CONFLICT (project_id, run_id) DO NOTHING
     RETURNING run_id, branch_id
@@ -909,6 +911,7 @@ SELECT $1, c->>0, c->>1, (c->>2)::bigint, 1, c->>3, (c->>4)::bigint, c->>5, c->>
        c->>10, c->>11, c->>12, c->>13, c->>14, c->>15, (c->>16)::bigint, (c->>17)::bigint, (c->>18)::bigint, (c->>19)::bigint,
        (c->>20)::bigint
   FROM jsonb_array_elements($2::jsonb) AS c
+ WHERE NOT EXISTS (SELECT FROM run_archives AS a WHERE a.project_id = $1 AND a.run_id = c->>0)
 ON CONFLICT (project_id, run_id) DO NOTHING
 RETURNING run_id;
 
@@ -976,3 +979,73 @@ SELECT $1, c->>0, c->>1, c->>2, c->>3, (c->>4)::bigint, (c->>5)::bigint FROM jso
 -- Which blobs a run that comes from elsewhere refers to.
 INSERT INTO blobs (project_id, run_id, digest, size)
 SELECT $1, b->>0, b->>1, (b->>2)::bigint FROM jsonb_array_elements($2::jsonb) AS b;
+
+-- name: find_archivable
+-- A page of runs that have ended before a moment, oldest first, by their age: few that are old have not ended. Not one that is about to
+-- go on. `$2` the moment, `$3`, `$4` where the last page ended.
+SELECT r.run_id, r.created_at, r.last_seq
+  FROM run_state AS r
+ WHERE r.project_id = $1 AND (r.created_at, r.run_id) > ($3, $4) AND r.created_at < $2 AND r.ended_at < $2
+   AND r.status IN ('completed', 'failed', 'cancelled') AND r.owner IS NULL
+   AND NOT EXISTS (SELECT FROM run_commands AS c
+                    WHERE c.project_id = r.project_id AND c.run_id = r.run_id AND c.taken_seq IS NULL
+                      AND c.kind IN ('retry', 'jump', 'restore'))
+ ORDER BY r.created_at, r.run_id LIMIT $5;
+
+-- name: lock_archivable
+-- Of these runs, those that are as they were when they were written into a file. Nobody can tell them anything from here on.
+SELECT r.run_id
+  FROM unnest($2::text[], $3::bigint[]) AS asked (run_id, last_seq)
+  JOIN run_state AS r ON r.project_id = $1 AND r.run_id = asked.run_id AND r.last_seq = asked.last_seq
+ WHERE r.status IN ('completed', 'failed', 'cancelled') AND r.owner IS NULL
+ ORDER BY r.run_id
+   FOR UPDATE OF r SKIP LOCKED;
+
+-- name: wanted_again
+-- Of these runs, those that somebody wants to go on. A statement of its own: it sees what was told before the lock.
+SELECT run_id FROM run_commands
+ WHERE project_id = $1 AND run_id = ANY ($2::text[]) AND taken_seq IS NULL AND kind IN ('retry', 'jump', 'restore');
+
+-- name: archive_runs
+-- Runs are in a file from here on, and nowhere else. `$2` rows of run_archives, `$3` the runs.
+WITH events AS (DELETE FROM run_events WHERE project_id = $1 AND run_id = ANY ($3::text[])),
+     segments AS (DELETE FROM run_log_segments WHERE project_id = $1 AND run_id = ANY ($3::text[])),
+     nodes AS (DELETE FROM run_node_state WHERE project_id = $1 AND run_id = ANY ($3::text[])),
+     steps AS (DELETE FROM run_steps WHERE project_id = $1 AND run_id = ANY ($3::text[])),
+     waits AS (DELETE FROM run_waits WHERE project_id = $1 AND run_id = ANY ($3::text[])),
+     signals AS (DELETE FROM run_signals WHERE project_id = $1 AND run_id = ANY ($3::text[])),
+     checkpoints AS (DELETE FROM run_checkpoints WHERE project_id = $1 AND run_id = ANY ($3::text[])),
+     items AS (DELETE FROM run_inbox_messages WHERE project_id = $1 AND run_id = ANY ($3::text[])),
+     commands AS (DELETE FROM run_commands WHERE project_id = $1 AND run_id = ANY ($3::text[])),
+     uses AS (DELETE FROM blobs WHERE project_id = $1 AND run_id = ANY ($3::text[])),
+     logs AS (DELETE FROM run_logs WHERE project_id = $1 AND run_id = ANY ($3::text[])),
+     branches AS (DELETE FROM run_branches WHERE project_id = $1 AND run_id = ANY ($3::text[]))
+INSERT INTO run_archives (project_id, run_id, workflow, workflow_version, status, created_at, ended_at, last_seq, archived_at, file, position, size, digest, is_removed)
+SELECT $1, a->>0, a->>1, (a->>2)::bigint, a->>3, (a->>4)::bigint, (a->>5)::bigint, (a->>6)::bigint, (a->>7)::bigint, a->>8,
+       (a->>9)::bigint, (a->>10)::bigint, a->>11, 1
+  FROM jsonb_array_elements($2::jsonb) AS a;
+
+-- name: remove_states
+-- The runs themselves, when nothing refers to them any more.
+DELETE FROM run_state WHERE project_id = $1 AND run_id = ANY ($2::text[]);
+
+-- name: forget_archive
+-- A run comes back.
+DELETE FROM run_archives WHERE project_id = $1 AND run_id = $2;
+
+-- name: load_archive
+-- Where a run is.
+SELECT run_id, workflow, workflow_version, status, created_at, ended_at, last_seq, archived_at, file, position, size, digest
+  FROM run_archives WHERE project_id = $1 AND run_id = $2;
+
+-- name: list_archives
+-- A page of what is in the archive, newest first.
+SELECT run_id, workflow, workflow_version, status, created_at, ended_at, last_seq, archived_at, file, position, size, digest
+  FROM run_archives
+ WHERE project_id = $1 AND ($2::text IS NULL OR starts_with(run_id, $2))
+   AND ($3::bigint IS NULL OR (created_at, run_id) < ($3, $4::text))
+ ORDER BY created_at DESC, run_id DESC LIMIT $5;
+
+-- name: archive_files
+-- Which files hold runs.
+SELECT DISTINCT file FROM run_archives WHERE project_id = $1;

@@ -17,7 +17,7 @@ from perdure.errors import RunNotFound, StoreError, VersionNotFound
 from perdure.ids import DEFAULT_PROJECT, BranchId, CommandId, EngineId, NodeId, RunId, Seq, is_text
 from perdure.journal.events import Recorded
 from perdure.journal.states import BranchState, CheckpointState, NodeState, RunState, WaitStatus
-from perdure.store import aliases, branches, checkpoints, rows, segments, waits
+from perdure.store import aliases, archives, branches, checkpoints, rows, segments, waits
 from perdure.store.base import (
     CLOSE,
     COMMANDS_PER_RUN,
@@ -25,6 +25,8 @@ from perdure.store.base import (
     TAIL_EVENTS,
     AliasMove,
     AliasState,
+    Archivable,
+    ArchivedRun,
     Busy,
     Claim,
     Claimable,
@@ -57,13 +59,14 @@ from perdure.store.postgres.reading import dump_of, stored_run_of
 from perdure.store.postgres.schema import PACKAGE, migrate
 from perdure.store.postgres.session import Rows, Session, check_server, open_session
 from perdure.store.postgres.texts import to_stored
-from perdure.store.postgres.transfer import read_records, write_records
+from perdure.store.postgres.transfer import archive_runs, read_records, write_records
 from perdure.store.queries import load_queries
 from perdure.store.records import Record
 
 READERS = 4
 """Connections for everything that is neither a commit nor a heartbeat, at most."""
 MIGRATION_SECONDS = 120.0
+ARCHIVING_SECONDS = 60.0
 FINISH_SECONDS = 1.0
 FINISH_AGAIN_SECONDS = 0.01
 _FOREIGN_KEY_VIOLATED = "23503"
@@ -299,8 +302,10 @@ class PostgresStore:
             async for page in pages:
                 yield page
 
-    async def write_run(self, pages: Iterator[Sequence[Record]]) -> bool:
-        is_written = await write_records(self._readers, self._address.where, self._project, pages)
+    async def write_run(self, pages: Iterator[Sequence[Record]], *, from_archive: bool = False) -> bool:
+        is_written = await write_records(
+            self._readers, self._address.where, self._project, pages, from_archive=from_archive
+        )
         if is_written:
             self._tell()
         return is_written
@@ -321,6 +326,38 @@ class PostgresStore:
             return await session.rows("version_by_hash", *key, version.graph_hash)
 
         return rows.version_of((await self._caller.call(self._readers, keep))[0])
+
+    # The archive
+
+    async def find_archivable(
+        self, *, ended_before: int, after: tuple[int, str] | None, limit: int
+    ) -> Sequence[Archivable]:
+        found = await self._rows("find_archivable", ended_before, *(after or archives.BEGINNING), limit)
+        return [archives.archivable_of(row) for row in found]
+
+    async def archive_runs(self, archived: Sequence[ArchivedRun]) -> set[RunId]:
+        return await self._caller.call(
+            self._readers, lambda session: archive_runs(session, self._project, archived), seconds=ARCHIVING_SECONDS
+        )
+
+    async def remove_leftovers(self, *, limit: int) -> bool:
+        return False  # all rows of a run go at once: here nobody waits for that
+
+    async def load_archive(self, run_id: RunId) -> ArchivedRun | None:
+        found = await self._rows("load_archive", run_id)
+        return archives.archive_of(found[0]) if found else None
+
+    async def list_archives(
+        self, *, id_prefix: str | None, before: tuple[int, str] | None, limit: int
+    ) -> Sequence[ArchivedRun]:
+        found = await self._rows("list_archives", id_prefix, *(before or (None, None)), limit)
+        return [archives.archive_of(row) for row in found]
+
+    async def archive_files(self) -> set[str]:
+        return {file for (file,) in await self._rows("archive_files")}
+
+    async def give_back(self, *, pages: int) -> bool:
+        return False  # the server's own vacuum sees to it
 
     # Commands
 

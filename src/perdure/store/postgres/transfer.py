@@ -9,6 +9,8 @@ from typing import Any
 from perdure.errors import PerdureError
 from perdure.ids import RunId
 from perdure.store import branches, checkpoints, rows, waits
+from perdure.store.archives import archive_row
+from perdure.store.base import ArchivedRun
 from perdure.store.postgres.documents import encode_rows
 from perdure.store.postgres.failures import Trouble, problem_of, translate, trouble_of
 from perdure.store.postgres.lanes import Lane
@@ -67,11 +69,13 @@ async def _read(session: Session, project_id: str, run_id: RunId) -> AsyncGenera
             yield step
 
 
-async def write_records(lane: Lane, where: str, project_id: str, pages: Iterator[Sequence[Record]]) -> bool:
+async def write_records(
+    lane: Lane, where: str, project_id: str, pages: Iterator[Sequence[Record]], *, from_archive: bool
+) -> bool:
     """Write a whole run in one transaction. False if one with its id is there. Raises Refused."""
     try:
         async with lane.session() as session, session.transaction("begin_whole"):
-            return await _write(session, project_id, pages)
+            return await _write(session, project_id, pages, from_archive=from_archive)
     except (PerdureError, Refused, asyncio.CancelledError):
         raise
     except Exception as error:  # whatever the driver raises is judged here
@@ -82,7 +86,22 @@ async def write_records(lane: Lane, where: str, project_id: str, pages: Iterator
         raise translate(error, where) from error
 
 
-async def _write(session: Session, project_id: str, pages: Iterator[Sequence[Record]]) -> bool:
+async def archive_runs(session: Session, project_id: str, archived: Sequence[ArchivedRun]) -> set[RunId]:
+    """Remove runs that are in a file, and record where they are."""
+    runs = {run.run_id: run for run in archived}
+    async with session.transaction("begin_whole"):
+        found = await session.rows("lock_archivable", project_id, list(runs), [run.last_seq for run in runs.values()])
+        locked = {RunId(run_id) for (run_id,) in found}
+        wanted = {run_id for (run_id,) in await session.rows("wanted_again", project_id, list(locked))}
+        chosen = [run_id for run_id in runs if run_id in locked - wanted]
+        if chosen:
+            document = encode_rows([archive_row(runs[run_id]) for run_id in chosen])
+            await session.write("archive_runs", to_stored(project_id), document, to_stored(list[str](chosen)))
+            await session.write("remove_states", to_stored(project_id), to_stored(list[str](chosen)))
+    return set(chosen)
+
+
+async def _write(session: Session, project_id: str, pages: Iterator[Sequence[Record]], *, from_archive: bool) -> bool:
     project = to_stored(project_id)
     key: tuple[str, ...] = ()
     while (page := await asyncio.to_thread(next, pages, None)) is not None:
@@ -91,6 +110,8 @@ async def _write(session: Session, project_id: str, pages: Iterator[Sequence[Rec
                 continue
             if kind is Kind.RUN:
                 key = (records[0].run_id,)
+                if from_archive:
+                    await session.rows("forget_archive", project_id, *key)
             statement, rows_of = _STATEMENTS[kind]
             try:
                 document = encode_rows(rows_of(key, records))

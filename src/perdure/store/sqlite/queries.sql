@@ -1,9 +1,10 @@
 -- name: create_run
--- The first transition of a run; a run id that is there already changes nothing.
+-- The first transition of a run; a run id that is there already, or in the archive, changes nothing.
 INSERT INTO run_state (project_id, run_id, owner, lease_epoch, version, workflow, workflow_version, graph_hash, status,
                        branch_id, last_seq, inputs, settings, source, outputs, error, failed_node, reason, recoveries,
                        wake_at, created_at, started_at, ended_at)
-VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+SELECT ?1, ?2, ?3, ?4, 1, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22
+ WHERE NOT EXISTS (SELECT 1 FROM run_archives WHERE project_id = ?1 AND run_id = ?2)
 ON CONFLICT (project_id, run_id) DO NOTHING
 RETURNING run_id;
 
@@ -597,3 +598,107 @@ VALUES (?, ?, ?, ?, ?, ?, ?);
 -- name: keep_commands
 -- What a run that comes from elsewhere was told.
 INSERT INTO run_commands (project_id, command_id, run_id, kind, payload, created_at, taken_seq) VALUES (?, ?, ?, ?, ?, ?, ?);
+
+-- name: find_archivable
+-- A page of runs that have ended before a moment, oldest first, by their age: few that are old have not ended. Not one that is about to
+-- go on. `?2` the moment, `?3`, `?4` where the last page ended.
+SELECT r.run_id, r.created_at, r.last_seq
+  FROM run_state AS r INDEXED BY run_state_by_age
+ WHERE r.project_id = ?1 AND (r.created_at, r.run_id) > (?3, ?4) AND r.created_at < ?2 AND r.ended_at < ?2
+   AND r.status IN ('completed', 'failed', 'cancelled') AND r.owner IS NULL
+   AND NOT EXISTS (SELECT 1 FROM run_commands AS c
+                    WHERE c.project_id = r.project_id AND c.run_id = r.run_id AND c.taken_seq IS NULL
+                      AND c.kind IN ('retry', 'jump', 'restore'))
+ ORDER BY r.created_at, r.run_id LIMIT ?5;
+
+-- name: is_archivable
+-- Whether a run is as it was when it was written into a file, and nobody wants it to go on. Once more, where nobody else writes.
+SELECT 1 FROM run_state AS r
+ WHERE r.project_id = ?1 AND r.run_id = ?2 AND r.last_seq = ?3 AND r.status IN ('completed', 'failed', 'cancelled')
+   AND r.owner IS NULL
+   AND NOT EXISTS (SELECT 1 FROM run_commands AS c
+                    WHERE c.project_id = r.project_id AND c.run_id = r.run_id AND c.taken_seq IS NULL
+                      AND c.kind IN ('retry', 'jump', 'restore'));
+
+-- name: add_archive
+-- A run is in a file from here on.
+INSERT INTO run_archives (project_id, run_id, workflow, workflow_version, status, created_at, ended_at, last_seq, archived_at, file, position, size, digest, is_removed)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0);
+
+-- name: remove_state
+-- The run itself. What belongs to it goes with it or after it: whoever does this looks after that himself, without foreign keys.
+DELETE FROM run_state WHERE project_id = ? AND run_id = ?;
+
+-- name: remove_events
+-- So many (`?3`) of what belongs to a run, as in the next ones; -1 is all.
+DELETE FROM run_events WHERE project_id = ?1 AND run_id = ?2 AND seq IN (
+    SELECT seq FROM run_events WHERE project_id = ?1 AND run_id = ?2 LIMIT ?3);
+
+-- name: remove_segments
+DELETE FROM run_log_segments
+ WHERE rowid IN (SELECT rowid FROM run_log_segments WHERE project_id = ?1 AND run_id = ?2 LIMIT ?3);
+
+-- name: remove_nodes
+DELETE FROM run_node_state WHERE project_id = ?1 AND run_id = ?2 AND (branch_id, node_id) IN (
+    SELECT branch_id, node_id FROM run_node_state WHERE project_id = ?1 AND run_id = ?2 LIMIT ?3);
+
+-- name: remove_steps
+DELETE FROM run_steps WHERE project_id = ?1 AND run_id = ?2 AND (branch_id, node_id, name, occurrence) IN (
+    SELECT branch_id, node_id, name, occurrence FROM run_steps WHERE project_id = ?1 AND run_id = ?2 LIMIT ?3);
+
+-- name: remove_waits
+DELETE FROM run_waits WHERE rowid IN (SELECT rowid FROM run_waits WHERE project_id = ?1 AND run_id = ?2 LIMIT ?3);
+
+-- name: remove_signals
+DELETE FROM run_signals WHERE rowid IN (SELECT rowid FROM run_signals WHERE project_id = ?1 AND run_id = ?2 LIMIT ?3);
+
+-- name: remove_checkpoints
+DELETE FROM run_checkpoints WHERE project_id = ?1 AND run_id = ?2 AND name IN (
+    SELECT name FROM run_checkpoints WHERE project_id = ?1 AND run_id = ?2 LIMIT ?3);
+
+-- name: remove_items
+DELETE FROM run_inbox_messages
+ WHERE rowid IN (SELECT rowid FROM run_inbox_messages WHERE project_id = ?1 AND run_id = ?2 LIMIT ?3);
+
+-- name: remove_commands
+DELETE FROM run_commands WHERE rowid IN (SELECT rowid FROM run_commands WHERE project_id = ?1 AND run_id = ?2 LIMIT ?3);
+
+-- name: remove_blob_uses
+DELETE FROM blobs WHERE project_id = ?1 AND run_id = ?2 AND digest IN (
+    SELECT digest FROM blobs WHERE project_id = ?1 AND run_id = ?2 LIMIT ?3);
+
+-- name: remove_logs
+DELETE FROM run_logs WHERE log_id IN (SELECT log_id FROM run_logs WHERE project_id = ?1 AND run_id = ?2 LIMIT ?3);
+
+-- name: remove_branches
+DELETE FROM run_branches WHERE project_id = ?1 AND run_id = ?2 AND branch_id IN (
+    SELECT branch_id FROM run_branches WHERE project_id = ?1 AND run_id = ?2 LIMIT ?3);
+
+-- name: archives_left
+-- Runs of which rows may still be there.
+SELECT run_id FROM run_archives WHERE project_id = ? AND is_removed = 0 LIMIT ?;
+
+-- name: archive_removed
+-- Nothing of a run is left but in its file.
+UPDATE run_archives SET is_removed = 1 WHERE project_id = ? AND run_id = ?;
+
+-- name: forget_archive
+-- A run comes back.
+DELETE FROM run_archives WHERE project_id = ? AND run_id = ?;
+
+-- name: load_archive
+-- Where a run is.
+SELECT run_id, workflow, workflow_version, status, created_at, ended_at, last_seq, archived_at, file, position, size, digest
+  FROM run_archives WHERE project_id = ? AND run_id = ?;
+
+-- name: list_archives
+-- A page of what is in the archive, newest first.
+SELECT run_id, workflow, workflow_version, status, created_at, ended_at, last_seq, archived_at, file, position, size, digest
+  FROM run_archives
+ WHERE project_id = ?1 AND (?2 IS NULL OR substr(CAST(run_id AS BLOB), 1, length(CAST(?2 AS BLOB))) = CAST(?2 AS BLOB))
+   AND (?3 IS NULL OR (created_at, run_id) < (?3, ?4))
+ ORDER BY created_at DESC, run_id DESC LIMIT ?5;
+
+-- name: archive_files
+-- Which files hold runs.
+SELECT DISTINCT file FROM run_archives WHERE project_id = ?;

@@ -34,13 +34,15 @@ from perdure.ids import DEFAULT_PROJECT, ROOT_BRANCH, BranchId, CommandId, Engin
 from perdure.journal.events import Recorded
 from perdure.journal.projection import Given
 from perdure.journal.states import BranchState, CheckpointState, NodeState, RunState, WaitStatus
-from perdure.store import aliases, branches, checkpoints, rows, segments, waits
+from perdure.store import aliases, archives, branches, checkpoints, rows, segments, waits
 from perdure.store.base import (
     COMMANDS_PER_RUN,
     NEWEST,
     TAIL_EVENTS,
     AliasMove,
     AliasState,
+    Archivable,
+    ArchivedRun,
     BlobUse,
     Claimable,
     Command,
@@ -69,6 +71,7 @@ from perdure.store.base import (
 from perdure.store.migrate import plan, read_migrations
 from perdure.store.queries import load_queries
 from perdure.store.records import Record
+from perdure.store.sqlite.archive import archive_runs, give_back, remove_leftovers
 from perdure.store.sqlite.bindings import fencing, row_writes
 from perdure.store.sqlite.connection import (
     BUSY_TIMEOUT_MS,
@@ -439,7 +442,7 @@ class SqliteStore:
         finally:
             connection.close()
 
-    async def write_run(self, pages: Iterator[Sequence[Record]]) -> bool:
+    async def write_run(self, pages: Iterator[Sequence[Record]], *, from_archive: bool = False) -> bool:
         self._require_open()
         self._require_writable()
 
@@ -448,7 +451,7 @@ class SqliteStore:
             try:
                 with translated(self.path):
                     connection.execute("BEGIN IMMEDIATE")
-                    is_written = write_records(connection, self._sql, self._project, pages)
+                    is_written = write_records(connection, self._sql, self._project, pages, from_archive=from_archive)
                     connection.execute("COMMIT")
                     return is_written
             finally:
@@ -471,6 +474,56 @@ class SqliteStore:
             )
 
         return await self._transact(keep)
+
+    # The archive
+
+    async def find_archivable(
+        self, *, ended_before: int, after: tuple[int, str] | None, limit: int
+    ) -> Sequence[Archivable]:
+        page = (self._project, ended_before, *(after or archives.BEGINNING), limit)
+        return [archives.archivable_of(row) for row in await self._rows("find_archivable", page)]
+
+    async def archive_runs(self, archived: Sequence[ArchivedRun]) -> set[RunId]:
+        return await self._write(
+            lambda: self._without_keys(lambda: archive_runs(self._writer, self._sql, self._project, archived))
+        )
+
+    async def remove_leftovers(self, *, limit: int) -> bool:
+        if not await self._rows("archives_left", (self._project, 1)):
+            return False
+        await self._write(
+            lambda: self._without_keys(lambda: remove_leftovers(self._writer, self._sql, self._project, limit))
+        )
+        return True
+
+    async def load_archive(self, run_id: RunId) -> ArchivedRun | None:
+        found = await self._rows("load_archive", (self._project, run_id))
+        return archives.archive_of(found[0]) if found else None
+
+    async def list_archives(
+        self, *, id_prefix: str | None, before: tuple[int, str] | None, limit: int
+    ) -> Sequence[ArchivedRun]:
+        page = (self._project, id_prefix, *(before or (None, None)), limit)
+        return [archives.archive_of(row) for row in await self._rows("list_archives", page)]
+
+    async def archive_files(self) -> set[str]:
+        return {file for (file,) in await self._rows("archive_files", (self._project,))}
+
+    async def give_back(self, *, pages: int) -> bool:
+        def vacuum() -> bool:
+            with translated(self.path):
+                return give_back(self._writer, pages)
+
+        self._require_writable()
+        return await self._write(vacuum)
+
+    def _without_keys(self, work: Callable[[], T]) -> T:
+        """Do what looks after references itself: a run goes before what belongs to it."""
+        self._writer.execute("PRAGMA foreign_keys = OFF")
+        try:
+            return self._in_transaction(work)
+        finally:
+            self._writer.execute("PRAGMA foreign_keys = ON")
 
     # Commands
 

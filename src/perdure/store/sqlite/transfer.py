@@ -46,7 +46,12 @@ def read_records(select: Select, run_ids: Sequence[RunId]) -> Iterator[list[Reco
 
 
 def write_records(
-    connection: apsw.Connection, sql: Mapping[str, str], project: str, pages: Iterable[Sequence[Record]]
+    connection: apsw.Connection,
+    sql: Mapping[str, str],
+    project: str,
+    pages: Iterable[Sequence[Record]],
+    *,
+    from_archive: bool,
 ) -> bool:
     """Write a whole run inside a transaction. False if one with its id is there. Raises Refused."""
     run_id: RunId | None = None
@@ -56,6 +61,8 @@ def write_records(
                 if kind is Kind.RUN:
                     (run,) = records
                     run_id = run.run_id
+                    if from_archive:
+                        connection.execute(sql["forget_archive"], (project, run_id))
                     if not _create(connection, sql, project, run):
                         return False
                 elif kind is not Kind.VERSION:

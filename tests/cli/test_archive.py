@@ -1,0 +1,58 @@
+"""`perdure archive`, and reading what is in the archive."""
+
+from __future__ import annotations
+
+from tests.cli.conftest import FAILING, FLOW, Cli
+
+AT_ONCE = ("--older-than", "0s")
+
+
+def test_archived_runs_are_listed_read_and_brought_back(cli: Cli):
+    cli.write("flow.py", FLOW)
+    for name in ("ada", "bob"):
+        cli("run", "flow.py", "--input", f"name={name}", "--run-id", name)
+    before = {command: cli.json(command, "ada") for command in ("show", "events", "logs")}
+
+    assert cli("archive").stdout.startswith("✓ 0 runs archived.")
+    assert cli("archive", "--dry-run", *AT_ONCE).stdout == "2 runs would be archived.\n"
+    done = cli.json("archive", *AT_ONCE)
+
+    assert (done["runs"], done["files"], done["skipped"]) == (2, 1, [])
+    assert cli.json("list") == []
+    assert [run["run_id"] for run in cli.json("archive", "--list")] == ["bob", "ada"]
+    assert "completed" in cli("archive", "--list").stdout
+    assert {command: cli.json(command, "ad") for command in before} == before
+    assert cli("verify", "ada").stdout == "✓ 1 run checked, all invariants hold.\n"
+    assert cli("export", "ada").returncode == 0
+    refused = cli("retry", "ada")
+    assert refused.returncode == 2
+    assert "perdure archive --restore ada" in refused.stderr
+    assert cli("archive", "--restore", "ada").stdout == "✓ run ada is back\n"
+    assert [run["run_id"] for run in cli.json("list")] == ["ada"]
+    assert cli("archive", "--restore", "nobody").returncode == 2
+    assert cli("verify").returncode == 0
+
+
+def test_a_run_that_failed_is_tried_again_when_it_is_back(cli: Cli):
+    cli.write("flow.py", FAILING)
+    cli("run", "flow.py", "--run-id", "bad")
+    cli("archive", *AT_ONCE)
+    cli.write("flow.py", FAILING.replace('raise ValueError(f"no {n} today")', "return n"))
+
+    cli("archive", "--restore", "bad")
+
+    assert cli("retry", "bad").returncode == 0
+    assert cli("verify").returncode == 0
+
+
+def test_the_archive_may_be_elsewhere(cli: Cli):
+    cli.write("flow.py", FLOW)
+    cli("run", "flow.py", "--input", "name=Ada", "--run-id", "ada")
+
+    assert cli.json("archive", *AT_ONCE, "--archive", "cold")["folder"] == "cold"
+
+    lost = cli("show", "ada")
+    assert lost.returncode == 2
+    assert "perdure.db-archive" in lost.stderr
+    assert cli("show", "ada", env={"PERDURE_ARCHIVE": "cold"}).returncode == 0
+    assert cli("archive", "--restore", "ada", "--archive", "cold").returncode == 0
