@@ -333,7 +333,7 @@ async def test_a_value_that_was_changed_is_noticed(bundle: Path, tmp_path: Path)
     changed.write_bytes(with_frames_changed(content_of(bundle), b"xxxx", b"xyxx"))
     with pytest.raises(BundleDamaged, match="not what its name says"):
         await imported(changed)
-    changed.write_bytes(with_frames_changed(content_of(bundle), b"made a text", b"made a mess"))
+    changed.write_bytes(with_frames_changed(content_of(bundle), b"Is it right", b"Is it wrong"))
     with pytest.raises(BundleDamaged, match="digests differ"):
         await imported(changed)
 
