@@ -34,6 +34,7 @@ from perdure.journal.states import (
     WaitState,
     WaitStatus,
 )
+from perdure.journal.times import PastRun
 
 if TYPE_CHECKING:
     from perdure.store.records import Record
@@ -668,6 +669,11 @@ class Store(Protocol):
 
     async def list_branches(self, run_id: RunId) -> Sequence[BranchState]:
         """Return a run's lines of history in the order in which they were created."""
+        ...
+
+    async def past_runs(self, workflow: str, version: int, *, limit: int) -> Sequence[PastRun]:
+        """Return how long the runs of a version took that have completed, those first that did so last: of each the completed
+        nodes of its branch, and a thousand at most of what they waited for. Cheap however many other runs there are."""
         ...
 
     # Checkpoints

@@ -744,6 +744,28 @@ SELECT name, branch_id, seq, event_seq, periodic, asked_as, saved_at
  WHERE project_id = $1 AND run_id = $2 AND (NOT $3::boolean OR periodic > 0)
  ORDER BY event_seq DESC LIMIT 1;
 
+-- name: past_runs
+-- The runs of a version that have completed last, how long their nodes took, and what these waited for meanwhile: of that at most `$5`
+-- of a run. Each run is looked up by itself, so that no plan can read others.
+WITH chosen AS MATERIALIZED (
+    SELECT run_id, branch_id, ended_at FROM run_state
+     WHERE project_id = $1 AND workflow = $2 AND workflow_version = $3 AND status = 'completed'
+     ORDER BY ended_at DESC, run_id DESC LIMIT $4
+)
+SELECT 'run', run_id, NULL::text, NULL::bigint, NULL::bigint, ended_at, NULL::bigint, NULL::text FROM chosen
+UNION ALL
+SELECT 'node', c.run_id, n.node_id, n.scheduled_at, n.started_at, n.ended_at, n.duration_ms, n.stream
+  FROM chosen AS c
+       CROSS JOIN LATERAL (SELECT node_id, scheduled_at, started_at, ended_at, duration_ms, stream FROM run_node_state
+                            WHERE project_id = $1 AND run_id = c.run_id AND branch_id = c.branch_id AND status = 'completed'
+                           OFFSET 0) AS n
+UNION ALL
+SELECT 'wait', c.run_id, w.node_id, NULL, w.opened_at, w.settled_at, NULL, w.kind
+  FROM chosen AS c
+       CROSS JOIN LATERAL (SELECT node_id, kind, opened_at, settled_at FROM run_waits
+                            WHERE project_id = $1 AND run_id = c.run_id AND branch_id = c.branch_id AND settled_at IS NOT NULL
+                            LIMIT $5) AS w;
+
 -- name: append_logs
 -- Best effort.
 INSERT INTO run_logs (project_id, run_id, branch_id, node_id, attempt, logged_at, level, message, fields)

@@ -8,8 +8,10 @@ from typing import Any
 
 from perdure.ids import BranchId, EngineId
 from perdure.journal.projection import Given
+from perdure.journal.times import PastRun
 from perdure.store import branches, checkpoints, rows, segments, waits
 from perdure.store.base import BlobUse, RunDump, StoredRun
+from perdure.store.past import past_run_of
 from perdure.store.postgres.session import Rows
 
 Kinds = dict[str, list[tuple[Any, ...]]]
@@ -42,6 +44,22 @@ def dump_of(found: Rows) -> RunDump | None:
         ),
         branches=tuple(branches.branch_of(row) for row in sorted(kinds["branch"], key=_place_of_branch)),
     )
+
+
+def past_runs_of(found: Rows) -> list[PastRun]:
+    """Read the rows of `past_runs`."""
+    ends: list[tuple[int, str]] = []
+    nodes: dict[str, Rows] = defaultdict(list)
+    waits_of: dict[str, Rows] = defaultdict(list)
+    for kind, run_id, *row in found:
+        if kind == "run":
+            ends.append((row[3], run_id))
+        elif kind == "node":
+            nodes[run_id].append(tuple(row))
+        else:
+            node_id, _, opened_at, settled_at, _, wait_kind = row
+            waits_of[run_id].append((node_id, wait_kind, opened_at, settled_at))
+    return [past_run_of(run_id, nodes[run_id], waits_of[run_id]) for _, run_id in sorted(ends, reverse=True)]
 
 
 def _by_kind(found: Rows) -> Kinds:

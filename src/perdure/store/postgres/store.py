@@ -17,6 +17,7 @@ from perdure.errors import RunNotFound, StoreError, VersionNotFound
 from perdure.ids import DEFAULT_PROJECT, BranchId, CommandId, EngineId, NodeId, RunId, Seq, is_text
 from perdure.journal.events import Recorded
 from perdure.journal.states import BranchState, CheckpointState, NodeState, RunState, WaitStatus
+from perdure.journal.times import PastRun
 from perdure.store import aliases, archives, branches, checkpoints, rows, segments, waits
 from perdure.store.base import (
     CLOSE,
@@ -49,13 +50,14 @@ from perdure.store.base import (
     Wakings,
     WorkflowVersion,
 )
+from perdure.store.past import WAITS_PER_RUN
 from perdure.store.postgres.address import Address, parse_url
 from perdure.store.postgres.commit import GroupWriter, ready_to_write
 from perdure.store.postgres.documents import encode_rows
 from perdure.store.postgres.failures import code_of, translate
 from perdure.store.postgres.lanes import Caller, Lane
 from perdure.store.postgres.news import News
-from perdure.store.postgres.reading import dump_of, stored_run_of
+from perdure.store.postgres.reading import dump_of, past_runs_of, stored_run_of
 from perdure.store.postgres.schema import PACKAGE, migrate
 from perdure.store.postgres.session import Rows, Session, check_server, open_session
 from perdure.store.postgres.texts import to_stored
@@ -466,6 +468,9 @@ class PostgresStore:
 
     async def list_branches(self, run_id: RunId) -> Sequence[BranchState]:
         return list(map(branches.branch_of, await self._rows("list_branches", run_id)))
+
+    async def past_runs(self, workflow: str, version: int, *, limit: int) -> Sequence[PastRun]:
+        return past_runs_of(await self._rows("past_runs", workflow, version, limit, WAITS_PER_RUN))
 
     # Checkpoints
 

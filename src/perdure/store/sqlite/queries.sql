@@ -531,6 +531,22 @@ SELECT name, branch_id, seq, event_seq, periodic, asked_as, saved_at
 SELECT name, branch_id, seq, event_seq, periodic, asked_as, saved_at
   FROM run_checkpoints WHERE project_id = ?1 AND run_id = ?2 AND (NOT ?3 OR periodic > 0) ORDER BY event_seq DESC LIMIT 1;
 
+-- name: past_runs
+-- The runs of a version that have completed last.
+SELECT run_id, branch_id FROM run_state
+ WHERE project_id = ? AND workflow = ? AND workflow_version = ? AND status = 'completed'
+ ORDER BY ended_at DESC, run_id DESC LIMIT ?;
+
+-- name: past_nodes
+-- How long the nodes of such a run took.
+SELECT node_id, scheduled_at, started_at, ended_at, duration_ms, stream FROM run_node_state
+ WHERE project_id = ? AND run_id = ? AND branch_id = ? AND status = 'completed';
+
+-- name: past_waits
+-- What they waited for meanwhile, so much of it as is asked for.
+SELECT node_id, kind, opened_at, settled_at FROM run_waits
+ WHERE project_id = ? AND run_id = ? AND branch_id = ? AND settled_at IS NOT NULL LIMIT ?;
+
 -- name: append_logs
 -- Best effort.
 INSERT INTO run_logs (project_id, run_id, branch_id, node_id, attempt, logged_at, level, message, fields)

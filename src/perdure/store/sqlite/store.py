@@ -34,6 +34,7 @@ from perdure.ids import DEFAULT_PROJECT, ROOT_BRANCH, BranchId, CommandId, Engin
 from perdure.journal.events import Recorded
 from perdure.journal.projection import Given
 from perdure.journal.states import BranchState, CheckpointState, NodeState, RunState, WaitStatus
+from perdure.journal.times import PastRun
 from perdure.store import aliases, archives, branches, checkpoints, rows, segments, waits
 from perdure.store.base import (
     COMMANDS_PER_RUN,
@@ -69,6 +70,7 @@ from perdure.store.base import (
     WorkflowVersion,
 )
 from perdure.store.migrate import plan, read_migrations
+from perdure.store.past import WAITS_PER_RUN, past_run_of
 from perdure.store.queries import load_queries
 from perdure.store.records import Record
 from perdure.store.sqlite.archive import archive_runs, give_back, remove_leftovers
@@ -636,6 +638,17 @@ class SqliteStore:
 
     async def list_branches(self, run_id: RunId) -> Sequence[BranchState]:
         return list(map(branches.branch_of, await self._rows("list_branches", (self._project, run_id, None))))
+
+    async def past_runs(self, workflow: str, version: int, *, limit: int) -> Sequence[PastRun]:
+        return await self._read(lambda: self._past_runs(workflow, version, limit)) if is_text(workflow) else []
+
+    def _past_runs(self, workflow: str, version: int, limit: int) -> list[PastRun]:
+        found: list[PastRun] = []
+        for run_id, branch_id in self._select("past_runs", (self._project, workflow, version, limit)):
+            key = (self._project, run_id, branch_id)
+            waits_of_run = self._select("past_waits", (*key, WAITS_PER_RUN))
+            found.append(past_run_of(run_id, self._select("past_nodes", key), waits_of_run))
+        return found
 
     # Checkpoints
 
