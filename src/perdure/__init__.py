@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from perdure.engine.engine import Engine
     from perdure.engine.interactions import Interaction
     from perdure.engine.probing import Doubt
+    from perdure.engine.progress import Progress
     from perdure.engine.run import Run
     from perdure.engine.settings import EngineSettings
     from perdure.nodes.folder import folder
@@ -50,6 +51,7 @@ __all__ = [
     "NodeType",
     "Outputs",
     "PerdureError",
+    "Progress",
     "Run",
     "Stream",
     "SyncContext",
@@ -86,6 +88,7 @@ _LATE = {
     "Engine": "perdure.engine.engine",
     "EngineSettings": "perdure.engine.settings",
     "Interaction": "perdure.engine.interactions",
+    "Progress": "perdure.engine.progress",
     "Run": "perdure.engine.run",
     "SyncContext": "perdure.dispatch.context",
     "Tick": "perdure.nodes.schedule",

@@ -85,7 +85,14 @@ def test_show_gives_exactly_what_the_documentation_says(ended: Cli):
     assert run["inputs"] == {"n": 1}
     assert run["outputs"] is None
     assert run["branch"] == 1
-    assert run["progress"] == {"done": 1, "total": 3}
+    assert run["progress"] == {
+        "done": 1,
+        "total": 3,
+        **dict.fromkeys(("percent", "remaining_seconds", "remaining_low_seconds", "remaining_high_seconds")),
+        "based_on_runs": None,
+        "overdue": [],
+        "waits": False,
+    }
     assert run["error"].keys() == {"node_id", "error_class", "type", "message", "traceback"}
     assert (run["error"]["node_id"], run["error"]["message"]) == ("bad", "boom")
 
@@ -94,10 +101,8 @@ def test_show_lists_every_node_in_topological_order(ended: Cli):
     nodes = ended.json("show", "bad-1")["nodes"]
 
     assert [node["id"] for node in nodes] == ["one", "bad", "never"]
-    assert all(
-        list(node) == ["id", "type", "stage", "status", "attempt", "started_at", "ended_at", "error", "stream"]
-        for node in nodes
-    )
+    keys = ["id", "type", "stage", "status", "attempt", "started_at", "ended_at", "error", "stream"]
+    assert all(list(node) == [*keys, "duration_seconds", "usual_seconds"] for node in nodes)
     assert [node["stage"] for node in nodes] == ["early", "late", "late"]
     assert [node["status"] for node in nodes] == ["completed", "failed", "idle"]
     assert [node["attempt"] for node in nodes] == [1, 1, 0]

@@ -49,7 +49,7 @@ _MASKS: Sequence[tuple[str, str]] = (
     (r"\b\d{4}-\d\d-\d\d[T ]", "<date> "),
     (r"\b\d\d:\d\d:\d\d(\.\d+Z)?", "<time>"),
     (r"(?:<1|\b\d+(?:\.\d+)?) (?:ms|s|min)\b(?: \d+ s\b)?", "<span>"),
-    (r'("duration_ms": )\d+', r"\1<span>"),
+    (r'("duration_(?:ms|seconds)": )[\d.]+', r"\1<span>"),
     (r"\b[0-9a-f]{12,64}\b", "<digest>"),
     (r"\b(kill -9|process) \d+", r"\1 <pid>"),
     (rf"[{_BAR} ]*[{_BAR}]+[{_BAR} ]*", " <bar> "),

@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from perdure.cli.flowing import Columns, columns_of
+from perdure.cli.forecast import Forecast
 from perdure.cli.marks import NODE_MARKS, RUN_MARKS, Meaning, words_of
 from perdure.cli.options import Place
 from perdure.cli.plainly import stopping_text
@@ -52,6 +53,7 @@ class Picture:
         self._place = place
         self._console = console or Console(highlight=False)
         self._clock = clock or SystemClock()
+        self._forecast = Forecast(self._clock)
         self._notice = ""
         self._turn = 0
         self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
@@ -82,6 +84,8 @@ class Picture:
             rows[room - 1 :] = [Text("  … and more", "dim")]
         yield from rows
         yield self._summary(watch)
+        if line := self._forecast.line(watch):
+            yield self._fitted(Text(f"  {line}", "dim"))
         if self._place is not None:
             for why, command in how_to_end(watch.run_id, watch.awaited(), self._place):
                 yield Text("  ").append(f"{why}: ", "dim").append(command)

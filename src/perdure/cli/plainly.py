@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from perdure.cli.flowing import progress_line, summary
-from perdure.cli.lines import is_news, line_of
+from perdure.cli.forecast import Forecast
+from perdure.cli.lines import RUN, is_news, line_of
 from perdure.cli.options import Place
 from perdure.cli.waits import how_to_end
 from perdure.cli.watch import Watch
@@ -20,6 +21,8 @@ from perdure.journal.states import NodeStatus
 
 PROGRESS_SECONDS = 5.0
 """How often a node that works item by item has a line."""
+FORECAST_SECONDS = 30.0
+"""How often it is told how long the run will take; the first time as soon as a node would have a line."""
 MOST_FAILURES = 3
 """How many items of a node are said to have failed in that time; the others are counted."""
 
@@ -31,7 +34,8 @@ def say(text: str) -> None:
 
 
 class Lines:
-    """Prints a line for each event that matters to somebody who watches, and now and then how far streams have come."""
+    """Prints a line for each event that matters to somebody who watches, and now and then how far the run and its streams have
+    come."""
 
     interval_seconds = 5.0
 
@@ -41,6 +45,9 @@ class Lines:
         self._clock = clock or SystemClock()
         self._told_at = self._clock.monotonic()
         self._told: dict[NodeId, str] = {}
+        self._forecast = Forecast(self._clock)
+        self._foretold: str = ""
+        self._foretold_at = float("-inf")
         self._failures: Counter[NodeId] = Counter()
 
     def heard(self, watch: Watch, entries: Sequence[Recorded]) -> None:
@@ -68,6 +75,16 @@ class Lines:
             if told != self._told.get(node_id):
                 self._told[node_id] = told
                 say(f"{time_of_day(now)} {plain(node_id)} {told}")
+        self._foretell(watch, now)
+
+    def _foretell(self, watch: Watch, now: int) -> None:
+        """Say how long the run will take, unless that was said of late or nothing has changed."""
+        if watch.rests or self._clock.monotonic() - self._foretold_at < FORECAST_SECONDS:
+            return
+        line = self._forecast.line(watch)
+        if line and line != self._foretold:
+            self._foretold, self._foretold_at = line, self._clock.monotonic()
+            say(f"{time_of_day(now)} {RUN} {line}")
 
     def _is_one_of_many(self, event: e.AnyEvent) -> bool:
         """Whether so many items of the node have failed of late that this one is only counted."""

@@ -23,6 +23,7 @@ from perdure.engine.hub import Flash
 from perdure.engine.inspect import events_of, load_graph, load_run
 from perdure.engine.live import LiveStreams
 from perdure.engine.past import log_until
+from perdure.engine.progress import load_estimator
 from perdure.engine.settings import EngineSettings
 from perdure.errors import EngineStopped
 from perdure.graph.ordering import nodes_in_order
@@ -63,6 +64,7 @@ async def drive(
     run = (await load_run(engine.store, run_id)).run
     graph = await load_graph(engine.store, run)
     watch = Watch(run_id, () if graph is None else nodes_in_order(graph), known=known, graph=graph)
+    watch.estimator = await load_estimator(engine.store, run, graph)
     with (
         engine.hub.watching(run_id) as changed,
         engine.hub.showing(run_id) as shown,

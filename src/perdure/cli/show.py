@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import click
 
 from perdure.cli.exits import Exit
+from perdure.cli.forecast import forecast_line
 from perdure.cli.gantt import draw
 from perdure.cli.marks import words_of
 from perdure.cli.options import Place, awaited, json_option, print_json, store_option
@@ -20,7 +21,6 @@ from perdure.cli.words import counted, day_and_time, duration, error_line, exact
 from perdure.clock import SystemClock
 from perdure.engine.inspect import (
     events_of,
-    headway_of,
     is_answered,
     living_engines,
     load_graph,
@@ -31,13 +31,14 @@ from perdure.engine.inspect import (
     whole_values,
 )
 from perdure.engine.past import end_of_branch, log_until, seq_of, stored_at
+from perdure.engine.progress import headway_of, load_estimator, outlook_of
 from perdure.errors import ProgramError
 from perdure.graph.model import DEFAULT_OUTPUT, Graph, Node
 from perdure.graph.ordering import nodes_in_order
 from perdure.ids import RunId, Seq
 from perdure.journal.events import ItemFailed, Recorded
 from perdure.journal.pace import Pace
-from perdure.journal.states import MOVING, CheckpointState, NodeState, NodeStatus, RunState, WaitKind
+from perdure.journal.states import MOVING, TERMINAL, CheckpointState, NodeState, NodeStatus, RunState, WaitKind
 from perdure.store.base import Store, StoredRun
 
 MOST_ITEMS = 3
@@ -134,6 +135,7 @@ async def picture(store: Store, run_id: RunId, place: Place, sheet: Paper) -> li
     awaited = await what_is_awaited(store, stored)
     return [
         *_header(stored.run, sheet, is_left=stored.run.status in MOVING and not is_driven),
+        *await _foretold(store, stored, graph, log, sheet, is_driven=is_driven),
         *_saved(await store.last_checkpoint(run_id), sheet),
         *spaced(chart(stored, graph, log, sheet, is_driven=is_driven)),
         *spaced(_waits(stored, sheet)),
@@ -154,6 +156,19 @@ def _header(run: RunState, sheet: Paper, *, is_left: bool) -> Iterator[str]:
         for line in short_values(values, sheet.width - 8):
             yield f"{pen.faint(label)} {line}"
             label = " " * len(label)
+
+
+async def _foretold(
+    store: Store, stored: StoredRun, graph: Graph | None, log: Sequence[Recorded], sheet: Paper, *, is_driven: bool
+) -> list[str]:
+    """Return how far a run has come that has not ended, and how long the rest takes, if earlier runs tell."""
+    if stored.run.status in TERMINAL:
+        return []
+    estimator, pace, now = await load_estimator(store, stored.run, graph), Pace(log), SystemClock().now_micros()
+    streams = headway_of(stored, graph, pace, now=now if is_driven else None)
+    outlook = outlook_of(stored, graph, estimator, streams, pace, now=now, is_driven=is_driven)
+    line = forecast_line(outlook.estimate, stored.run, is_driven=is_driven)
+    return [f"{sheet.pen.faint('so far ')} {line}"] if line else []
 
 
 def _saved(last: CheckpointState | None, sheet: Paper) -> Iterator[str]:

@@ -14,11 +14,13 @@ from perdure.engine.live import EdgeFacts, LiveStreams, NodeFacts
 from perdure.graph.model import FED, Graph, Node
 from perdure.ids import NodeId, RunId, Seq
 from perdure.journal import events as e
+from perdure.journal.estimate import NOTHING, Estimate, Estimator
 from perdure.journal.evolve import create_run
 from perdure.journal.headway import Headway, Headways
+from perdure.journal.moments import moment_of
 from perdure.journal.pace import Pace
 from perdure.journal.projection import Projection
-from perdure.journal.states import MOVING, NodeState, NodeStatus, RunState, WaitState
+from perdure.journal.states import MOVING, TERMINAL, NodeState, NodeStatus, RunState, WaitState
 
 
 class Shown(msgspec.Struct):
@@ -53,6 +55,9 @@ class Watch:
         self.nodes = nodes
         self.look: Callable[[], LiveStreams | None] = _nothing
         """Returns how streams flow at this moment, if the run is driven here."""
+        self.estimator = Estimator(None, ())
+        """Tells how long the run will take, once it knows earlier runs."""
+        self._graph = graph
         self._headways = Headways(graph)
         self._pace = Pace()
         self.known = known
@@ -106,6 +111,18 @@ class Watch:
         """Return how far a node has come that gives a stream."""
         present = None if self.rests else now
         return self._headways.of(node_id, self.projection.nodes, self.run.inputs, self._pace, now=present)
+
+    def estimate(self, *, now: int) -> Estimate:
+        """Return what earlier runs tell about how long the run will take."""
+        if self._graph is None or not self.estimator.knows_enough or self.run.status in TERMINAL:
+            return NOTHING
+        nodes = self.projection.nodes
+        found = {name: self.headway(name, now=now) for name, state in nodes.items() if state.stream is not None}
+        streams = {name: headway for name, headway in found.items() if headway is not None}
+        waits = tuple(self.projection.waits)
+        return self.estimator.estimate(
+            moment_of(self.run, nodes, waits, streams, self._pace, self._graph, now=now, is_driven=not self.rests)
+        )
 
     def flowing(self, *, now: int) -> dict[NodeId, Flowing]:
         """Return the nodes that read or give streams, as far as they have begun, in their order."""

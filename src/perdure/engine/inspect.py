@@ -18,6 +18,16 @@ from perdure.engine.dumping import readable_graph
 from perdure.engine.engine import Engine
 from perdure.engine.leases import is_gone
 from perdure.engine.past import log_until, stored_at
+from perdure.engine.progress import (
+    Outlook,
+    Progress,
+    headway_of,
+    load_estimator,
+    load_pace,
+    outlook_of,
+    progress_of,
+    seconds,
+)
 from perdure.engine.values import Values
 from perdure.engine.verification import verify_dump
 from perdure.engine.waiting import ANSWER
@@ -26,11 +36,10 @@ from perdure.graph.model import Graph, Node
 from perdure.graph.ordering import nodes_in_order
 from perdure.ids import EngineId, NodeId, RunId, Seq
 from perdure.journal import events as e
-from perdure.journal.headway import Headway, Headways
+from perdure.journal.headway import Headway
 from perdure.journal.pace import Pace
 from perdure.journal.states import (
     MOVING,
-    SETTLED,
     TERMINAL,
     CheckpointState,
     NodeState,
@@ -79,13 +88,10 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     error: ErrorReport | None
     stream: Headway | None
     """Only of a node that gives its items one by one, once it has begun."""
-
-
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """How many of a run's nodes are completed or skipped."""
-
-    done: int
-    total: int
+    duration_seconds: float | None
+    """How long its last attempt has worked, or does so far, without the time in which it waited for people and signals."""
+    usual_seconds: float | None
+    """How long that usually takes, if three or more earlier runs of the same version tell."""
 
 
 class WaitReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -210,14 +216,12 @@ async def report_run(store: Store, run_id: RunId) -> RunReport:
     stored = await load_run(store, run_id)
     graph = await load_graph(store, stored.run)
     last = await store.last_checkpoint(run_id)
-    if not any(node.stream is not None for node in stored.nodes):
-        return report_of(stored, graph, {}, last)
-    pace = Pace()
-    async for entry in events_of(store, run_id):
-        pace.hear(entry.event, at=entry.at)
+    estimator, pace = await load_estimator(store, stored.run, graph), await load_pace(store, stored)
     is_driven = stored.run.status in MOVING and stored.owner in await living_engines(store)
-    now = SystemClock().now_micros() if is_driven else None
-    return report_of(stored, graph, headway_of(stored, graph, pace, now=now), last)
+    now = SystemClock().now_micros()
+    streams = headway_of(stored, graph, pace, now=now if is_driven else None)
+    outlook = outlook_of(stored, graph, estimator, streams, pace, now=now, is_driven=is_driven)
+    return report_of(stored, graph, streams, last, outlook)
 
 
 async def report_then(store: Store, run_id: RunId, seq: Seq) -> RunReport:
@@ -225,19 +229,15 @@ async def report_then(store: Store, run_id: RunId, seq: Seq) -> RunReport:
     stored = await stored_at(store, run_id, seq)
     graph = await load_graph(store, stored.run)
     pace = Pace(await log_until(store, run_id, seq))
-    return report_of(stored, graph, headway_of(stored, graph, pace, now=None), None)
-
-
-def headway_of(stored: StoredRun, graph: Graph | None, pace: Pace, *, now: int | None) -> dict[NodeId, Headway]:
-    """Return how far the nodes have come that give streams. `now` is the present if an engine drives the run, else None."""
-    states = {node.node_id: node for node in stored.nodes}
-    headways = Headways(graph)
-    found = {name: headways.of(name, states, stored.run.inputs, pace, now=now) for name in states}
-    return {name: headway for name, headway in found.items() if headway is not None}
+    return report_of(stored, graph, headway_of(stored, graph, pace, now=None), None, Outlook())
 
 
 def report_of(
-    stored: StoredRun, graph: Graph | None, streams: Mapping[NodeId, Headway], last: CheckpointState | None
+    stored: StoredRun,
+    graph: Graph | None,
+    streams: Mapping[NodeId, Headway],
+    last: CheckpointState | None,
+    outlook: Outlook,
 ) -> RunReport:
     """Describe a run. Its nodes come in topological order, those that nothing happened to included."""
     run = stored.run
@@ -252,8 +252,8 @@ def report_of(
         outputs=run.outputs,
         error=_error_report(run.error, run.failed_node),
         branch=run.branch_id,
-        progress=Progress(done=sum(node.status in SETTLED for node in stored.nodes), total=len(nodes)),
-        nodes=tuple(_node_report(node, states.get(node.id), streams.get(node.id)) for node in nodes),
+        progress=progress_of(stored, graph, outlook.estimate),
+        nodes=tuple(_node_report(node, states.get(node.id), streams.get(node.id), outlook) for node in nodes),
         reason=run.reason,
         wake_at=iso_time(run.wake_at),
         waits=tuple(wait_report(wait, is_answered=is_answered(stored, wait)) for wait in open_waits(stored)),
@@ -331,7 +331,8 @@ def _nodes_without_graph(states: Sequence[NodeState]) -> list[Node]:
     return [Node(id=state.node_id, type=UNKNOWN_TYPE) for state in by_time]
 
 
-def _node_report(node: Node, state: NodeState | None, stream: Headway | None) -> NodeReport:
+def _node_report(node: Node, state: NodeState | None, stream: Headway | None, outlook: Outlook) -> NodeReport:
+    took, usual = outlook.took.get(node.id), outlook.usual.get(node.id)
     return NodeReport(
         id=node.id,
         type=node.type,
@@ -342,6 +343,8 @@ def _node_report(node: Node, state: NodeState | None, stream: Headway | None) ->
         ended_at=None if state is None else iso_time(state.ended_at),
         error=None if state is None else _error_report(state.error, node.id),
         stream=stream,
+        duration_seconds=None if took is None else seconds(took),
+        usual_seconds=None if usual is None else seconds(usual),
     )
 
 

@@ -52,6 +52,12 @@ def is_gone(engine: EngineRow) -> bool:
     return started is not None and bool(engine.process_start) and started != engine.process_start
 
 
+async def is_alive(store: Store, engine_id: EngineId | None) -> bool:
+    """Whether an engine lives, as far as can be told from here."""
+    rows = await store.list_engines() if engine_id is not None else ()
+    return any(row.engine_id == engine_id and row.is_alive and not is_gone(row) for row in rows)
+
+
 class Heartbeat:
     """Renews an engine's lease. On the engine's loop, `on_lost` is called when it was lost, once, and `on_fresh` when it is sure
     again after it was not."""

@@ -12,6 +12,8 @@ from perdure.engine.doctoring import Diagnosis
 from perdure.engine.driver import NotOurs
 from perdure.engine.hub import Flash
 from perdure.engine.kept import Kept
+from perdure.engine.leases import is_alive
+from perdure.engine.progress import Progress, progress_now
 from perdure.engine.restores import Restores
 from perdure.errors import RunCancelled, RunFailed, RunResting
 from perdure.graph.annotations import shaped
@@ -19,7 +21,7 @@ from perdure.graph.model import DEFAULT_OUTPUT
 from perdure.ids import RunId, Seq
 from perdure.journal.events import Encoded, Recorded
 from perdure.journal.resting import IN_DOUBT
-from perdure.journal.states import TERMINAL, WAITING, RunState, RunStatus
+from perdure.journal.states import MOVING, TERMINAL, WAITING, RunState, RunStatus
 
 if TYPE_CHECKING:
     from perdure.engine.engine import Engine
@@ -44,6 +46,14 @@ class Run(Restores, Continuing, Kept, Generic[R]):
 
     async def status(self) -> RunStatus:
         return (await self.state()).status
+
+    async def progress(self) -> Progress:
+        """Return how far the run has come, and how long the rest of it will take, as far as earlier runs of its version tell."""
+        stored = await self.load()
+        is_here = self._engine.driver_of(self.run_id) is not None
+        is_driven = stored.run.status in MOVING and (is_here or await is_alive(self._engine.store, stored.owner))
+        graph, now = await self._engine.graph_of(stored.run), self._engine.clock.now_micros()
+        return await progress_now(self._engine.store, stored, graph, now=now, is_driven=is_driven)
 
     async def result(self) -> R:
         """Wait for the end and return the outputs, however long the run itself waits for answers, signals or a time.

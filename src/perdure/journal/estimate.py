@@ -14,7 +14,8 @@ import msgspec
 
 from perdure.graph.model import Graph
 from perdure.ids import NodeId
-from perdure.journal.scenarios import BEGUN, Items, Moment, Scenario, Shape, View
+from perdure.journal.moments import Items, Moment
+from perdure.journal.scenarios import BEGUN, Scenario, Shape, View
 from perdure.journal.states import TERMINAL, NodeStatus, RunStatus
 from perdure.journal.times import PastRun
 
@@ -179,7 +180,7 @@ def _worked(place: int, scenarios: Sequence[Scenario]) -> list[int]:
 def _is_overdue(view: View, place: int, worked: int, expected: Sequence[int]) -> bool:
     items = view.items(place)
     is_counted = items is not None and items.total is not None
-    if view.status(place) is not NodeStatus.RUNNING or is_counted or view.sleeps_for(place):
+    if view.status(place) is not NodeStatus.RUNNING or is_counted or view.sleeps_for(place) or view.reads(place):
         return False
     return worked > max(expected) * OVERDUE + OVERDUE_MICROS
 

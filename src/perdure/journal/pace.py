@@ -46,6 +46,7 @@ class Pace:
 
     def __init__(self, log: Iterable[e.Recorded] = ()) -> None:
         self._tracks: dict[NodeId, _Track] = {}
+        self._triggers: set[NodeId] = set()
         for entry in log:
             self.hear(entry.event, at=entry.at)
 
@@ -57,6 +58,8 @@ class Pace:
             case e.OutboxEnqueued():
                 if (track := self._tracks.get(event.node_id)) is not None:
                     track.add(sum(count for _, count in event.ranges), at)
+            case e.TriggerRegistered():
+                self._triggers.add(event.node_id)
             case e.BranchCreated():
                 for node_id in event.dropped:
                     self._tracks.pop(node_id, None)
@@ -69,6 +72,19 @@ class Pace:
         """Whether the body of a node is a generator."""
         track = self._tracks.get(node_id)
         return track is not None and track.generates
+
+    def is_trigger(self, node_id: NodeId) -> bool:
+        """Whether a node is fed from outside, and goes on until it is stopped."""
+        return node_id in self._triggers
+
+    def spent_seconds(self, node_id: NodeId, *, now: int | None) -> float | None:
+        """Return how long a node has worked on its items, over all its attempts: to `now` if it is at work, else to the last of
+        them. None if it has done none."""
+        track = self._tracks.get(node_id)
+        if track is None or not track.items:
+            return None
+        until = track.last_at if now is None else max(now, track.last_at)
+        return (track.active_micros + until - track.started_at) / _SECOND
 
     def overall(self, node_id: NodeId) -> float | None:
         """Return how many items a node has done per second, over all its attempts; None if that cannot be said."""

@@ -1,15 +1,13 @@
-"""A run at a moment, and earlier ones as ways in which it may go on: by places in the order of their graph."""
+"""A run as it stands, and earlier ones as ways in which it may go on: by places in the order of their graph."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-
-import msgspec
+from collections.abc import Iterable
 
 from perdure.graph.model import INPUT, OUTPUT, Graph
 from perdure.graph.ordering import nodes_in_order
-from perdure.ids import NodeId
-from perdure.journal.states import SETTLED, NodeState, NodeStatus, RunStatus, WaitKind, WaitState, WaitStatus
+from perdure.journal.moments import Items, Moment
+from perdure.journal.states import SETTLED, NodeState, NodeStatus, RunStatus, WaitKind, WaitStatus
 from perdure.journal.times import NodeTime, PastRun, by_node, times_of, worked_so_far
 
 ALMOST = 0.99
@@ -20,29 +18,6 @@ _STREAMED = frozenset(("map", "stream", "when", "unless"))
 """Edges by which a node may begin before their source has ended, and cannot end before it."""
 _EARLY = _STREAMED | {"first"}
 _LOST = frozenset((NodeStatus.FAILED, NodeStatus.CANCELLED))
-
-
-class Items(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How far a node has come that works item by item."""
-
-    done: int
-    total: int | None
-    seconds: float | None
-    """How long the items took that are done."""
-
-
-class Moment(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as it stands at a moment. Times are microseconds since 1970."""
-
-    status: RunStatus
-    nodes: Mapping[NodeId, NodeState]
-    waits: Collection[WaitState]
-    items: Mapping[NodeId, Items]
-    endless: Collection[NodeId]
-    """Nodes that go on until they are stopped."""
-    now: int
-    is_driven: bool
-    """Whether the attempts that run are at work. If not, they are lost, and others will follow."""
 
 
 class Shape:
@@ -140,6 +115,10 @@ class View:
 
     def items(self, place: int) -> Items | None:
         return self.moment.items.get(self.shape.order[place])
+
+    def reads(self, place: int) -> bool:
+        """Whether a node reads a stream that has not ended: it takes as long as that does."""
+        return any(is_streamed and not self._has_ended(source) for source, is_streamed in self.shape.beside[place])
 
     def sleeps_for(self, place: int) -> int:
         """Return for how long a node sleeps at least before it goes on."""

@@ -17,7 +17,7 @@ from perdure.journal.estimate import (
     Remaining,
     runs_to_look_at,
 )
-from perdure.journal.scenarios import Items, Moment
+from perdure.journal.moments import Items, Moment
 from perdure.journal.states import NodeState, NodeStatus, RunStatus, WaitKind, WaitState, WaitStatus
 from perdure.journal.times import LEAST_MICROS, PastNode, PastRun, PastWait, covered
 
@@ -461,6 +461,19 @@ def test_a_reader_of_a_stream_that_takes_longer_waits_for_it():
     )
 
     assert about(Estimator(STREAM, FLOWED).estimate(stands)) == pytest.approx(100)
+
+
+def test_who_reads_a_stream_that_takes_long_is_not_to_blame():
+    stands = moment(
+        *done("a"), running("b", 900), running("c", 900), items={"b": Items(done=90, total=100, seconds=900)}
+    )
+
+    estimate = Estimator(STREAM, FLOWED).estimate(stands)
+
+    assert estimate.overdue == ()
+    assert about(estimate) == pytest.approx(10 * (0.9 * 10 + 0.1 * 0.99) + 10)
+    late = Estimator(STREAM, FLOWED).estimate(moment(*done("a", "b"), running("c", 900)))
+    assert late.overdue == ("c",)
 
 
 def test_items_tell_how_much_is_done():
