@@ -226,16 +226,29 @@ def cont_streamed_more(n: int) -> int:
     return cont_other(cont_sum(cont_items(n)), 3)
 
 
+@workflow(name="cont_streamed")
+def cont_streamed_to_more(n: int) -> int:
+    items = cont_items(n)
+    return cont_other(cont_sum(items), cont_double_sum(items))
+
+
+@workflow(name="cont_streamed")
+def cont_streamed_anew(n: int) -> int:
+    return cont_double_sum.named("cont_sum")(cont_items(cont_one(n)))
+
+
 async def test_a_stream_of_which_only_the_whole_is_left_is_not_read_again(sqlite_url: str) -> None:
     async with Engine(sqlite_url) as engine:
         run = await engine.start(cont_streamed, n=3)
         await run.result()
 
-        report = await on(engine, run, cont_streamed_otherwise)
+        again, first = await on(engine, run, cont_streamed_otherwise), await on(engine, run, cont_streamed_to_more)
 
-        assert outlook(report)["cont_sum"] == "impossible"
-        assert "would read 'cont_items' item by item again" in report.reasons[0]
+        assert (outlook(again)["cont_sum"], outlook(first)["cont_double_sum"]) == ("impossible", "impossible")
+        for report in (again, first):
+            assert "it would read 'cont_items' item by item, whose items are not kept" in report.reasons[0]
         assert (await on(engine, run, cont_streamed_more)).is_possible
+        assert (await on(engine, run, cont_streamed_anew)).of("again") == ("cont_items", "cont_sum")
 
 
 @workflow(name="cont_fed")
@@ -401,6 +414,18 @@ async def test_what_has_happened_too_early_for_a_version_speaks_against_it(damag
         await harm("DELETE FROM workflow_versions WHERE version = 1", "UPDATE workflow_versions SET version = 1")
 
         with pytest.raises(CannotContinue, match="cont_one: it has begun before 'last' had ended"):
+            await run.fallback()
+
+
+async def test_a_stream_whose_items_may_be_gone_speaks_against_a_version(damaged: Any) -> None:
+    url, harm = damaged
+    async with Engine(url) as engine:
+        run = await engine.start(cont_streamed, n=3)
+        await run.result()
+        await engine.save(cont_streamed_to_more)
+        await harm("DELETE FROM workflow_versions WHERE version = 1", "UPDATE workflow_versions SET version = 1")
+
+        with pytest.raises(CannotContinue, match="nobody knows if its items are kept"):
             await run.fallback()
 
 

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import apsw
@@ -26,8 +27,10 @@ from perdure.errors import (
 from perdure.graph.aliases import version_for
 from perdure.graph.forms import graph_from_json
 from perdure.journal import events as e
+from perdure.testing.loop import run_virtual
 from perdure.testing.proxy import StoreProxy
-from tests.engine.engines import assert_whole, log_of
+from tests.crash.backends import opened_world
+from tests.engine.engines import assert_whole, in_another_process, killed_after, log_of
 
 NAME = "ver_greeting"
 
@@ -222,6 +225,28 @@ async def test_those_who_start_the_same_run_while_the_alias_moves_get_one_run(st
             assert run is not None
             (chosen,) = await resolved(run)
             assert await run.result() == RESULTS[chosen.version]
+
+
+def test_who_starts_again_after_a_kill_gets_the_run_with_its_version(store_url: str, tmp_path: Path) -> None:
+    async def begin(engine: Engine) -> None:
+        await save_all(engine)
+        await engine.alias(NAME, "stable", 1)
+        await engine.start(f"{NAME}@stable", run_id="killed", person=ADA)
+
+    async def again(engine: Engine) -> None:
+        await engine.alias(NAME, "stable", 3)
+        run = await engine.start(f"{NAME}@stable", run_id="killed", person=ADA)
+        assert await run.result() == RESULTS[1]
+        (chosen,) = await resolved(run)
+        assert (chosen.version, chosen.revision) == (1, 1)
+        await assert_whole(engine, run)
+
+    async def main() -> None:
+        async with opened_world(store_url, tmp_path) as world:
+            await killed_after(world, begin)
+            await in_another_process(world, again)
+
+    run_virtual(main())
 
 
 class OvertakenStore(StoreProxy):

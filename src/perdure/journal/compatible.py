@@ -14,7 +14,7 @@ import msgspec
 from perdure.graph.differing import differ
 from perdure.graph.model import CONDITION, FED, INPUT, ORDER, OUTPUT, Edge
 from perdure.graph.ordering import nodes_in_order
-from perdure.graph.plan import Plan
+from perdure.graph.plan import NodePlan, Plan
 from perdure.graph.writing import content_hash
 from perdure.ids import NodeId
 from perdure.journal.again import Again, has_begun
@@ -94,12 +94,16 @@ def _outlooks(projection: Projection, one: Plan, other: Plan, types: Collection[
     again = Again(other, projection).begin_with(*causes)
     touched = {node_id for node_id, node in projection.nodes.items() if node.status is not NodeStatus.IDLE}
     repeated = {node_id for node_id in (*causes, *again) if node_id in touched}
+    read_out = {node_id for node_id in one.nodes if node_id not in repeated and is_read_out(node_id, one, projection)}
     for node in nodes_in_order(other.graph):
-        if node.id not in touched:
-            yield NodeOutlook(node_id=node.id, verdict="to_come")
-        elif node.id not in repeated:
+        if node.id in touched and node.id not in repeated:
             yield _kept(node.id, projection)
-        elif (problem := _why_not_again(node.id, projection, other, repeated, types)) is not None:
+        elif (source := _source_among(read_out, other.nodes[node.id])) is not None:
+            reason = f"it would read {source!r} item by item, whose items are not kept"
+            yield NodeOutlook(node_id=node.id, verdict="impossible", reason=reason)
+        elif node.id not in touched:
+            yield NodeOutlook(node_id=node.id, verdict="to_come")
+        elif (problem := _why_not_again(node.id, projection, other, types)) is not None:
             yield NodeOutlook(node_id=node.id, verdict="impossible", reason=problem)
         else:
             reason = causes.get(node.id) or f"it depends on {_nearest(node.id, other, repeated)!r}"
@@ -131,9 +135,7 @@ def _causes(projection: Projection, one: Plan, other: Plan) -> dict[NodeId, str]
     return found
 
 
-def _why_not_again(
-    node_id: NodeId, projection: Projection, plan: Plan, repeated: Collection[NodeId], types: Collection[str]
-) -> str | None:
+def _why_not_again(node_id: NodeId, projection: Projection, plan: Plan, types: Collection[str]) -> str | None:
     node, node_plan = projection.node(node_id), plan.nodes[node_id]
     if has_begun(node) and node_plan.policy.once:
         return "it must run at most once, and has begun"
@@ -141,10 +143,12 @@ def _why_not_again(
         return "it is fed from outside, and what has come for it cannot be had again"
     if has_begun(node) and node_plan.node.type not in types:
         return f"it would run again, and its type {node_plan.node.type!r} is not here to say whether it may"
-    for edge in () if node_plan.flow is None else node_plan.flow.live:
-        if edge.source not in repeated and is_read_out(edge.source, plan, projection):
-            return f"it would read {edge.source!r} item by item again, whose items are not kept"
     return None
+
+
+def _source_among(nodes: Collection[NodeId], plan: NodePlan) -> NodeId | None:
+    """Return one of these nodes whose stream a node reads while it flows."""
+    return next((edge.source for edge in (() if plan.flow is None else plan.flow.live) if edge.source in nodes), None)
 
 
 def _nearest(node_id: NodeId, plan: Plan, repeated: Collection[NodeId]) -> NodeId:
@@ -158,9 +162,16 @@ def _guesses(projection: Projection, plan: Plan, types: Collection[str]) -> Iter
     """Say of each node whether what has happened to it could have happened on a version."""
     unlike = {edge.source: edge for edge in plan.graph.edges if not _could_feed(edge, projection)}
     unseen = {look.source for look in _looks(plan) if not _can_be_looked_at(look, projection)}
+    completed = {node_id for node_id in plan.nodes if projection.status(node_id) is NodeStatus.COMPLETED}
     for node in nodes_in_order(plan.graph):
         if projection.status(node.id) is NodeStatus.IDLE:
-            yield NodeOutlook(node_id=node.id, verdict="to_come")
+            source = _source_among(completed, plan.nodes[node.id])
+            reason = (
+                ""
+                if source is None
+                else f"it would read {source!r} item by item, and nobody knows if its items are kept"
+            )
+            yield NodeOutlook(node_id=node.id, verdict="impossible" if reason else "to_come", reason=reason)
         elif (problem := _why_not_so(node.id, projection, plan, types)) is not None:
             yield NodeOutlook(node_id=node.id, verdict="impossible", reason=problem)
         elif (edge := unlike.get(node.id)) is not None:
