@@ -808,6 +808,9 @@ async def test_r1_a_run_that_was_cancelled_stays_so(store_url: str) -> None:
         with pytest.raises(RunCancelled):
             await run.result()
         await assert_whole(engine, run)
+        async with asyncio.timeout(20):  # followers know that it has ended
+            told = [entry.seq async for entry in follow_events(engine.store, run.run_id)]
+        assert told == list(range(1, (await run.state()).last_seq + 1))
 
 
 async def test_r1_rows_of_nodes_and_waits_are_made_from_the_log(store_url: str) -> None:

@@ -1,0 +1,147 @@
+"""The doctor's pure half: whether a run looks wrong at first sight, and whether it fits another version."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from perdure.graph.model import Edge, Graph, Node
+from perdure.graph.plan import compile_plan
+from perdure.ids import ROOT_BRANCH, BranchId, Epoch, NodeId, RunId, Seq
+from perdure.journal import events as e
+from perdure.journal.ailments import CATALOGUE
+from perdure.journal.diagnose import is_suspect
+from perdure.journal.dump import Mark
+from perdure.journal.fallback import Candidate, why_not_on
+from perdure.journal.states import NodeState, NodeStatus, RunState, RunStatus, StreamState, WaitKind, WaitState
+
+
+def run_with(status: RunStatus, **changes: object) -> RunState:
+    run = RunState(
+        run_id=RunId("r"),
+        project_id="default",
+        workflow="w",
+        version=1,
+        graph_hash="h",
+        status=status,
+        branch_id=ROOT_BRANCH,
+        epoch=Epoch(1),
+        inputs={},
+        settings=e.RunSettings(),
+        source={},
+        last_seq=Seq(9),
+    )
+    return msgspec.structs.replace(run, **changes)
+
+
+def ending_with(*types: type[e.Event]) -> list[Mark]:
+    first = 10 - len(types)
+    return [
+        Mark(seq=Seq(seq), branch_id=ROOT_BRANCH, epoch=Epoch(1), type=found.__name__)
+        for seq, found in enumerate(types, start=first)
+    ]
+
+
+def node_with(status: NodeStatus, **changes: object) -> NodeState:
+    node = NodeState(node_id=NodeId("n"), branch_id=ROOT_BRANCH, status=status)
+    return msgspec.structs.replace(node, **changes)
+
+
+ASKED = WaitState(wait_id="r/n/1", node_id=NodeId("n"), branch_id=ROOT_BRANCH, kind=WaitKind.ASK, name="ask")
+RESTED = ending_with(e.NodeSuspended, e.RunSuspended)
+MOVED = ending_with(e.NodeScheduled, e.NodeStarted)
+
+
+def test_what_agrees_is_not_suspected():
+    suspended, running = node_with(NodeStatus.SUSPENDED), node_with(NodeStatus.RUNNING)
+
+    assert not is_suspect(run_with(RunStatus.AWAITING_INPUT), [suspended], [ASKED], RESTED)
+    assert not is_suspect(run_with(RunStatus.RUNNING), [running], [], MOVED)
+    assert not is_suspect(run_with(RunStatus.RUNNING), [running], [], ending_with(e.RunResumed, e.NodeResumed))
+
+
+@pytest.mark.parametrize(
+    "status", [status for status in RunStatus if status.value not in ("suspended", "awaiting_input")]
+)
+def test_another_status_than_that_of_the_log_is_suspected(status: RunStatus):
+    assert is_suspect(run_with(status), [node_with(NodeStatus.SUSPENDED)], [ASKED], RESTED)
+
+
+@pytest.mark.parametrize(
+    "change", [{"last_seq": Seq(8)}, {"last_seq": Seq(10)}, {"branch_id": BranchId(2)}, {"epoch": Epoch(2)}]
+)
+def test_a_row_that_is_not_at_the_end_of_the_log_is_suspected(change: dict[str, object]):
+    assert is_suspect(run_with(RunStatus.RUNNING, **change), [node_with(NodeStatus.RUNNING)], [], MOVED)
+    assert is_suspect(run_with(RunStatus.RUNNING), [node_with(NodeStatus.RUNNING)], [], [])
+
+
+def test_rows_that_contradict_each_other_are_suspected():
+    asking, running = run_with(RunStatus.AWAITING_INPUT), run_with(RunStatus.RUNNING)
+
+    assert is_suspect(asking, [node_with(NodeStatus.SUSPENDED)], [], RESTED)
+    assert is_suspect(asking, [node_with(NodeStatus.SUSPENDED, due=1)], [ASKED], RESTED)
+    assert is_suspect(running, [node_with(NodeStatus.COMPLETED)], [], MOVED)
+    assert is_suspect(running, [node_with(NodeStatus.FAILED)], [], MOVED)
+
+
+def test_a_jump_without_its_branch_is_suspected():
+    running = [node_with(NodeStatus.RUNNING)]
+
+    assert is_suspect(run_with(RunStatus.RUNNING), running, [], ending_with(e.RunReopened, e.JumpRequested))
+    made = ending_with(e.JumpRequested, e.BranchCreated, e.BranchActivated, e.NodeScheduled)
+    assert not is_suspect(run_with(RunStatus.RUNNING), running, [], made)
+
+
+def test_the_catalogue_is_whole():
+    codes = ["A1", "A2", "A3", "A4", "B1", "B2", "C1", "C2", "D1", "D2", "E1", "E2", "F1", "F2", "R1", "R2"]
+
+    assert list(CATALOGUE) == codes
+    assert all(ailment.explanation and ailment.remedy for ailment in CATALOGUE.values())
+
+
+GRAPH = Graph(
+    name="w",
+    nodes=(Node(id=NodeId("a"), type="t"), Node(id=NodeId("b"), type="u", data={"k": 1})),
+    edges=(Edge(id="1", source=NodeId("a"), target=NodeId("b"), target_handle="x"),),
+)
+
+
+def other(graph: Graph) -> Candidate:
+    return Candidate(version=1, graph_hash="other", plan=compile_plan(graph, {}))
+
+
+def recorded(*names: str) -> list[NodeState]:
+    return [NodeState(node_id=NodeId(name), branch_id=ROOT_BRANCH) for name in names]
+
+
+def test_a_version_with_the_same_graph_fits():
+    candidate = Candidate(version=1, graph_hash="same", plan=compile_plan(GRAPH, {}))
+
+    assert why_not_on(candidate, recorded("a", "gone"), graph_hash="same") == []
+
+
+def test_a_version_must_have_every_node_of_which_something_is_recorded():
+    assert why_not_on(other(GRAPH), recorded("a", "b"), graph_hash="h") == []
+    assert why_not_on(other(GRAPH), recorded("a", "c"), graph_hash="h") == ["node 'c' is not in version 1"]
+
+
+def test_a_node_that_works_item_by_item_must_go_on_so():
+    node = NodeState(node_id=NodeId("a"), branch_id=ROOT_BRANCH, stream=StreamState(branch_id=ROOT_BRANCH))
+
+    assert "item by item" in why_not_on(other(GRAPH), [node], graph_hash="h")[0]
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"nodes": (GRAPH.nodes[0], Node(id=NodeId("b"), type="v", data={"k": 1}))}, "another type"),
+        ({"nodes": (GRAPH.nodes[0], Node(id=NodeId("b"), type="u", data={"k": 2}))}, "other inputs"),
+        ({"edges": ()}, "other inputs"),
+    ],
+)
+def test_a_node_must_be_as_it_was_where_the_graph_is_known(changed: dict[str, object], problem: str):
+    gone = msgspec.structs.replace(GRAPH, **changed)
+
+    assert why_not_on(other(GRAPH), recorded("a", "b"), graph_hash="h", gone=GRAPH) == []
+    (reason,) = why_not_on(other(GRAPH), recorded("a", "b"), graph_hash="h", gone=gone)
+    assert problem in reason
