@@ -196,3 +196,20 @@ def test_a_run_that_cannot_be_what_it_was_stays_as_it_is(failed: Cli, arguments:
     assert done.returncode == 2
     assert problem in done.stderr
     assert failed.json("events", "r1") == before
+
+
+def test_another_run_begins_with_what_a_run_has_done(failed: Cli):
+    before = failed.json("events", "r1")
+
+    done = failed("fork", "r1", "--run-id", "r2")
+    other = failed("fork", "r2", "-i", "n=6", "--run-id", "r3")
+
+    assert printed(done.stdout) == ["total", "report"]
+    assert done.stdout.endswith("total 10.0\n")
+    assert printed(other.stdout) == ["load", "total", "report"]
+    assert other.stdout.endswith("total 15.0\n")
+    assert failed.json("events", "r1") == before
+    assert f"a fork of run r1 at event {len(before)}" in failed("events", "r2").stdout
+    assert failed("fork", "r1", "--run-id", "r2").stdout.endswith("total 10.0\n")
+    assert failed("fork", "r1", "--run-id", "r2", "--at", "3").returncode == 2
+    assert failed("verify").returncode == 0

@@ -28,7 +28,9 @@ from perdure.testing import Rehearsal, WatchedRun
 from tests.docs.pages import PAGES, ROOT
 
 COMMANDS = [name for section in SECTIONS.values() for name in section]
-NOT_FOR_USERS = frozenset(("adopt", "commanded", "driver_of", "fed", "graph_of", "news", "not_readable", "prepared"))
+NOT_FOR_USERS = frozenset(
+    ("adopt", "begin_run", "commanded", "driver_of", "fed", "graph_of", "news", "not_readable", "prepared")
+)
 """Methods of an engine that its parts use among themselves."""
 
 

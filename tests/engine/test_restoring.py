@@ -496,6 +496,23 @@ async def test_a_run_does_not_go_back_before_something_that_came_from_outside(st
             await run.restore(cancelling.seq)
 
 
+async def test_items_that_were_given_from_the_start_can_be_had_again(store_url: str) -> None:
+    gates["gate 3"] = asyncio.Event()
+    async with Engine(store_url) as engine:
+        run = await engine.start(past_fed, xs=[1, 2, 3, 4])
+        await until_recorded(run, "past_double", 2)
+        await run.checkpoint("two")
+        gates.pop("gate 3").set()
+        assert await run.result() == 20
+        ran.clear()
+
+        await run.restore("two")
+
+        assert await run.result() == 20
+        assert sum(ran.values()) == 4, "they were not kept"
+        await assert_whole(engine, run)
+
+
 @node(retries=1, backoff=timedelta(milliseconds=1))
 async def past_shaky(ctx: Context, x: int) -> int:
     if ctx.attempt == 1:

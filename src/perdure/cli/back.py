@@ -47,6 +47,17 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
+def read_pair(text: str) -> tuple[str, Any]:
+    """Return a name and its value, which is JSON or a text."""
+    name, is_given, value = text.partition("=")
+    if not is_given or not name:
+        raise click.UsageError(f"--input {text!r} is not NAME=VALUE.")
+    try:
+        return name, msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return name, value
+
+
 @click.command("retry")
 @click.argument("run", metavar="RUN")
 @reason_option
@@ -105,7 +116,7 @@ def jump_command(
     require(store)
     with users_output(as_json=as_json):
         value = msgspec.UNSET if output is None else asyncio.run(read_output(run, node, output, imports, store))
-    change = Change(node=node, inputs=dict(map(_pair, pairs)), outputs=value, reason=reason)
+    change = Change(node=node, inputs=dict(map(read_pair, pairs)), outputs=value, reason=reason)
     return _go_back(run, change, imports, store, is_dry=dry_run, as_json=as_json)
 
 
@@ -176,16 +187,6 @@ def branches_command(run: str, store: Place, as_json: bool) -> int:
     else:
         _print(found, paper())
     return Exit.DONE
-
-
-def _pair(text: str) -> tuple[str, Any]:
-    name, is_given, value = text.partition("=")
-    if not is_given or not name:
-        raise click.UsageError(f"--input {text!r} is not NAME=VALUE.")
-    try:
-        return name, msgspec.json.decode(value)
-    except msgspec.DecodeError:
-        return name, value
 
 
 def _go_back(run: str, change: Change, imports: Sequence[str], place: Place, *, is_dry: bool, as_json: bool) -> int:

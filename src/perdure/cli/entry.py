@@ -41,6 +41,7 @@ SECTIONS = {
         "retry": Entry("back", "Go on with a run that has failed: try again what has."),
         "jump": Entry("back", "Go back to a node and go on from there, perhaps with other values."),
         "restore": Entry("back", "Go back to what a run was at a checkpoint, and go on from there."),
+        "fork": Entry("forking", "Begin another run with what a run has done."),
         "promote": Entry("back", "Go on from what a run was at the end of an earlier branch."),
     },
     "Tell": {

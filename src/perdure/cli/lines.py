@@ -146,7 +146,7 @@ def _answered(event: e.InteractionResponded) -> str:
 def _what_of_run(event: e.Event, at: int) -> str:
     match event:
         case e.RunCreated():
-            return f"created from {plain(event.workflow)}, version {event.version}"
+            return f"created from {plain(event.workflow)}, version {event.version}{_fork_of(event.forked_from)}"
         case e.RunClaimed(lost=True):
             return "taken over: the process that drove it is gone"
         case e.RunClaimed():
@@ -188,6 +188,10 @@ def _what_of_run(event: e.Event, at: int) -> str:
 def items_in(event: e.OutboxEnqueued) -> int:
     """Return how many items a batch holds."""
     return sum(count for _, count in event.ranges)
+
+
+def _fork_of(origin: e.Origin | None) -> str:
+    return "" if origin is None else f", a fork of run {plain(origin.run_id)} at event {origin.seq}"
 
 
 def _begin_again(event: e.BranchCreated) -> str:

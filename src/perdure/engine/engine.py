@@ -71,8 +71,9 @@ from perdure.graph.model import Graph
 from perdure.ids import DEFAULT_PROJECT, Chance, EngineId, NodeId, RunId, SystemChance
 from perdure.journal import events as e
 from perdure.journal.diagnose import is_suspect
+from perdure.journal.forking import Taken
 from perdure.journal.states import MOVING, SETTLED, WAITING, RunState
-from perdure.store.base import Claim, ItemRange, LeaseLost, RunExists, RunFilter, RunSummary, Store, StoredRun
+from perdure.store.base import BlobUse, Claim, ItemRange, LeaseLost, RunExists, RunFilter, RunSummary, Store, StoredRun
 from perdure.store.blobs import open_blobs
 from perdure.store.codecs import Codecs, process_codecs
 from perdure.store.opening import DEFAULT_URL, default_blobs_url, open_store
@@ -227,11 +228,6 @@ class Engine(Keeping, Retention, Telling, Versions):
         encoded, blobs = await self.values.pack_all(given, where=f"inputs of workflow {prepared.graph.name!r}")
         created = creation(prepared, given, encoded, settings, project_id=self._project)
         run: Run[R] = Run(self, chosen, choice.output_type)
-        if choice.is_there:
-            await self._require_same(run, created)
-            await self.commanded(chosen)
-            return run
-        was_wanted = chosen in self._wanted
 
         async def start_again() -> Run[R]:
             return await self.start(
@@ -244,21 +240,53 @@ class Engine(Keeping, Retention, Telling, Versions):
                 checkpoint_every=checkpoint_every,
             )
 
+        try:
+            is_there = choice.is_there or not await self.begin_run(
+                chosen, created, prepared, blobs, at=now, resolved=choice.resolved
+            )
+        except RunError:
+            version = prepared.version
+            if await self._store.load_version(version.workflow, version.version) is not None:
+                raise
+            self._catalogue.forget(version.workflow, version.version)
+            return await start_again()  # the version was deleted since it was last used here
+        was_overtaken = is_there and not choice.is_there and choice.resolved is not None
+        if was_overtaken and (await run.state()).workflow == created.workflow:
+            return await start_again()  # somebody was faster, and the alias may have pointed elsewhere then
+        if is_there:
+            await self.take_as_begun(chosen, created)
+        return run
+
+    async def begin_run(
+        self,
+        run_id: RunId,
+        created: e.RunCreated,
+        prepared: Prepared,
+        blobs: Sequence[BlobUse],
+        *,
+        at: int,
+        resolved: e.VersionResolved | None = None,
+        taken: Taken | None = None,
+    ) -> bool:
+        """Create a run durably, perhaps with what another one has done, and return whether that was done. It is not if there is one
+        with this id."""
+        was_wanted = run_id in self._wanted
         while True:
             await self._until_joined()
-            driver = self._drivers.get(chosen)
+            driver = self._drivers.get(run_id)
             is_there = driver is not None
             if driver is None:
                 claim = Claim(engine_id=self.engine_id)
                 driver = begin(
-                    chosen,
+                    run_id,
                     created,
                     prepared,
                     self._machinery,
                     claim,
                     on_gone=self._forget,
-                    at=now,
-                    resolved=choice.resolved,
+                    at=at,
+                    resolved=resolved,
+                    taken=taken,
                 )
                 self._drive(driver)
                 driver.use_blobs(blobs)
@@ -270,19 +298,13 @@ class Engine(Keeping, Retention, Telling, Versions):
                     continue  # whether it was created shows when it is tried again
                 is_there = True
                 if not was_wanted:  # nobody has asked for the run that is there, unless it is the same
-                    self._wanted.discard(chosen)
-            except RunError:
-                version = prepared.version
-                if await self._store.load_version(version.workflow, version.version) is not None:
-                    raise
-                self._catalogue.forget(version.workflow, version.version)
-                return await start_again()  # the version was deleted since it was last used here
-            if is_there and choice.resolved is not None and (await run.state()).workflow == created.workflow:
-                return await start_again()  # somebody was faster, and the alias may have pointed elsewhere then
-            if is_there:
-                await self._require_same(run, created)
-                await self.commanded(chosen)
-            return run
+                    self._wanted.discard(run_id)
+            return not is_there
+
+    async def take_as_begun(self, run_id: RunId, created: e.RunCreated) -> None:
+        """Have a run that is there already stand for one that was to be begun. Raises RunIdTaken if it was begun differently."""
+        await self._require_same(Run[Any](self, run_id), created)
+        await self.commanded(run_id)
 
     async def _start_by_name(
         self, run_id: RunId, workflow: str, inputs: Mapping[str, e.Encoded], decode: Decode
@@ -776,7 +798,10 @@ class Engine(Keeping, Retention, Telling, Versions):
     async def _require_same(self, run: Run[Any], created: e.RunCreated) -> None:
         """A run with this id is there: it must have been started in the same way."""
         there = await run.state()
-        if differing := [what async for what in differences(there, created, self.values)]:
+        differing = [what async for what in differences(there, created, self.values)]
+        if created.forked_from is not None and await run.forked_from() != created.forked_from:
+            differing.append("the run or the place from which it was forked")
+        if differing:
             raise RunIdTaken(run.run_id, differing)
 
     async def _news_elsewhere(self, changed: asyncio.Event) -> None:

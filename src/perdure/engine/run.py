@@ -10,11 +10,11 @@ from perdure.engine.adoption import is_addressed
 from perdure.engine.continuing import Continuing
 from perdure.engine.doctoring import Diagnosis
 from perdure.engine.driver import NotOurs
+from perdure.engine.forks import Forks
 from perdure.engine.hub import Flash
 from perdure.engine.kept import Kept
 from perdure.engine.leases import is_alive
 from perdure.engine.progress import Progress, progress_now
-from perdure.engine.restores import Restores
 from perdure.errors import RunCancelled, RunFailed, RunResting
 from perdure.graph.annotations import shaped
 from perdure.graph.model import DEFAULT_OUTPUT
@@ -34,7 +34,7 @@ _HELD_UP = frozenset((RunStatus.QUARANTINED, RunStatus.PAUSED))
 """Somebody has stopped the run, or has to look after it."""
 
 
-class Run(Restores, Continuing, Kept, Generic[R]):
+class Run(Forks, Continuing, Kept, Generic[R]):
     """A handle on one run."""
 
     def __init__(self, engine: Engine, run_id: RunId, annotation: Any = Any) -> None:

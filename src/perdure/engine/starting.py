@@ -20,6 +20,7 @@ from perdure.graph.policy import is_duration
 from perdure.ids import ROOT_BRANCH, Epoch, RunId, Seq, is_text
 from perdure.journal import events as e
 from perdure.journal.evolve import create_run
+from perdure.journal.forking import Taken
 from perdure.journal.projection import Projection
 from perdure.journal.states import RunState
 from perdure.journal.truth import truths_of
@@ -142,8 +143,10 @@ def begin(
     on_gone: Callable[[Driver], None],
     at: int,
     resolved: e.VersionResolved | None = None,
+    taken: Taken | None = None,
 ) -> Driver:
-    """Set up a run of our own: created, claimed and started in one transition, which also says what an alias meant."""
+    """Set up a run of our own: created, claimed and started in one transition, which also says what an alias meant, and what it takes
+    over from another run."""
     run = create_run(run_id, created, at=at, branch_id=ROOT_BRANCH, epoch=Epoch(0))
     driver = Driver(
         projection=Projection(run),
@@ -160,4 +163,7 @@ def begin(
     if resolved is not None:
         driver.decider.resolve_version(resolved, at=at)
     driver.decider.start(at=at)
+    if taken is not None and created.forked_from is not None:
+        reason = f"forked from run {created.forked_from.run_id} at event {created.forked_from.seq}"
+        driver.decider.take_over(taken, reason=reason, at=at)
     return driver

@@ -11,9 +11,9 @@ from perdure.errors import JournalDamaged
 from perdure.ids import EngineId, Epoch, NodeId
 from perdure.journal import events as e
 from perdure.journal.checkpoints import Checkpointing
+from perdure.journal.forking import Forking
 from perdure.journal.mending import Mending
 from perdure.journal.readiness import Blocked, Ready, readiness, run_outputs
-from perdure.journal.restoring import Restoring
 from perdure.journal.states import (
     NodeState,
     NodeStatus,
@@ -25,7 +25,7 @@ RESOURCE_RETRIES = 2
 """An attempt that ran out of memory is tried again this often even where no retries were asked for."""
 
 
-class Decider(Restoring, Mending, Checkpointing):
+class Decider(Forking, Mending, Checkpointing):
     """Decides for one run. `take` hands over what was decided since the last call.
 
     Whatever happens is recorded at once. What follows from it for other nodes is decided by `proceed`, in portions if the

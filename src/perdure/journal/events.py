@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from perdure.ids import BranchId, EngineId, Epoch, EventId, NodeId, Seq
+from perdure.ids import BranchId, EngineId, Epoch, EventId, NodeId, RunId, Seq
 
 Encoded = msgspec.Raw
 """A value as it is stored: JSON bytes written by a codec. The journal compares and carries it, and never decodes it."""
@@ -76,6 +76,13 @@ class AttemptEvent(NodeEvent, frozen=True, kw_only=True):
 # The run
 
 
+class Origin(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The run from which another one was forked, and the last event that counts for it."""
+
+    run_id: RunId
+    seq: Seq
+
+
 class RunCreated(Event, frozen=True, kw_only=True):
     workflow: str
     version: int
@@ -85,6 +92,7 @@ class RunCreated(Event, frozen=True, kw_only=True):
     project_id: str = "default"
     source: dict[str, str] = {}
     """Where the node types came from: `module` or `file`."""
+    forked_from: Origin | None = None
 
 
 class RunStarted(Event, frozen=True, kw_only=True):

@@ -101,7 +101,7 @@ def why_not_back(past: Past, plan: Plan, now: RunStatus) -> str | None:
                 return f"{name!r} must run at most once, has begun, and would begin again: items that it had to do with are gone"
             if name in past.begun and node.status not in _KNOWN_TO_HAVE_BEGUN:
                 return f"{name!r} must run at most once, and has begun since"
-        if node_plan.node.type in FED:
+        if node_plan.node.type in FED and name not in past.then.run.inputs:  # else its items are known from the start
             if name in past.fed and node.status not in SETTLED:
                 return f"{name!r} is fed from outside, and what has come for it since cannot be had again"
             if is_dropped and node.started_at is not None:

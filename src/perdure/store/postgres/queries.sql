@@ -118,13 +118,13 @@ WITH moves AS (
        AND (SELECT true FROM run_archives AS a WHERE a.project_id = $1 AND a.run_id = c->>0) IS NOT TRUE
      ORDER BY (c->>0) COLLATE "C"
     ON CONFLICT (project_id, run_id) DO NOTHING
-    RETURNING run_id, branch_id
+    RETURNING run_id
 ), written AS (
     SELECT run_id FROM moved UNION ALL SELECT run_id FROM created
 ), branched AS (
     INSERT INTO run_branches (project_id, run_id, branch_id, parent_id, cut_seq, dropped, retried, given, reason, asked_as,
                               created_at, created_seq, restored)
-    SELECT $1, run_id, branch_id, NULL::bigint, NULL::bigint, '[]', '[]', '{}', '', '', 0, 1, 0 FROM created
+    SELECT $1, run_id, 1, NULL::bigint, NULL::bigint, '[]', '[]', '{}', '', '', 0, 1, 0 FROM created
      UNION ALL
     SELECT $1, b->>0, (b->>1)::bigint, (b->>2)::bigint, (b->>3)::bigint, b->>4, b->>5, b->>6, b->>7, b->>8,
            (b->>9)::bigint, (b->>10)::bigint, (b->>11)::bigint

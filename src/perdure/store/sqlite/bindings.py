@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from perdure.ids import ROOT_BRANCH
 from perdure.store import branches, checkpoints, rows, waits
 from perdure.store.base import Claim, Release, Transition
 
@@ -40,7 +41,7 @@ def row_writes(project: str, transitions: Sequence[Transition]) -> Iterator[tupl
     for transition in transitions:
         key = (project, transition.run_id)
         if transition.base_seq == 0:
-            births.append((*key, transition.run.branch_id))
+            births.append((*key, ROOT_BRANCH))
         events += rows.event_rows(key, transition.events)
         nodes += rows.node_rows(key, transition.nodes)
         if transition.repins:

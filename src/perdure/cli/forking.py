@@ -1,0 +1,62 @@
+"""The command that begins a run with what another one has done: `fork`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from perdure.cli.back import read_pair
+from perdure.cli.options import Place, imports_option, json_option, store_option, users_output
+from perdure.cli.run import Ended, attend, conclude, prepare
+from perdure.cli.stores import require
+from perdure.engine.engine import Engine
+from perdure.ids import RunId
+
+
+@click.command("fork")
+@click.argument("run", metavar="RUN")
+@click.option("--run-id", metavar="ID", help="The id of the fork. It is made up unless given.")
+@click.option("--at", "place", metavar="PLACE", help="A checkpoint or an event: what was done later is not taken over.")
+@click.option(
+    "--input", "-i", "pairs", multiple=True, metavar="NAME=VALUE",
+    help="Another input: JSON, or a text. What depends on it is not taken over. May be given several times.")  # fmt: skip
+@imports_option
+@store_option
+@json_option
+def fork_command(
+    run: str,
+    run_id: str | None,
+    place: str | None,
+    pairs: Sequence[str],
+    imports: Sequence[str],
+    store: Place,
+    as_json: bool,
+) -> int:
+    """Begin another run with what a RUN has done, and print its result. The run itself stays as it is.
+
+    It is a run of the same version with the same inputs, unless others are given. What was completed does not run again;
+    everything else begins. A fork whose --run-id is there already is gone on with.
+
+    \b
+      perdure fork 0198f2
+      perdure fork 0198f2 --at before-review --run-id second-thoughts
+      perdure fork 0198f2 -i month=June
+    """
+    require(store)
+    wanted = int(place) if place is not None and place.isdecimal() else place
+    with users_output(as_json=as_json):
+        source = asyncio.run(prepare(run, imports, store, reopens=True))
+        inputs = dict(map(read_pair, pairs))
+        ended = asyncio.run(_forked(source, run_id, wanted, inputs, store, as_json=as_json))
+    return conclude(ended, store, as_json=as_json)
+
+
+async def _forked(
+    source: RunId, run_id: str | None, at: str | int | None, inputs: Mapping[str, Any], place: Place, *, as_json: bool
+) -> Ended:
+    async with Engine(place.url, recover=False) as engine:
+        fork = await (await engine.get(source)).fork(run_id=run_id, at=at, inputs=inputs)
+        return await attend(engine, fork.run_id, place, None, as_json=as_json, known=0, stay=False)

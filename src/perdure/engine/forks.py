@@ -1,0 +1,96 @@
+"""Forks: other runs that take over what a run has done, as its user asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from perdure.engine.catalogue import Prepared
+from perdure.engine.inputs import check_inputs
+from perdure.engine.past import stored_at
+from perdure.engine.restores import Restores
+from perdure.engine.starting import checked_run_id, creation
+from perdure.errors import RunNotFound, TypesMissing
+from perdure.graph.declare import declared_workflows
+from perdure.ids import RunId, Seq
+from perdure.journal.events import Encoded, Origin, RunCreated
+from perdure.journal.forking import Taken, taken_over
+from perdure.journal.projection import Projection
+from perdure.journal.states import RunState
+from perdure.store.base import BlobUse
+from perdure.store.codecs.wire import blob_refs
+
+if TYPE_CHECKING:
+    from perdure.engine.run import Run
+
+
+class Forks(Restores):
+    """The side of a run from which others are forked."""
+
+    async def fork(
+        self, *, run_id: str | None = None, at: str | int | None = None, inputs: Mapping[str, Any] | None = None
+    ) -> Run[Any]:
+        """Begin another run of the same version, which takes over what this one has done, and return it. This one stays as it is,
+        and may move meanwhile.
+
+        Nodes that are completed here do not run there; everything else begins. `at` is a checkpoint or the number of an event:
+        what was done later is not taken over. With other `inputs`, by name, neither is what depends on them. It has the settings
+        of this one. Idempotent by `run_id`, as `engine.start` is: a run of that id that was begun otherwise raises RunIdTaken.
+
+        Raises WrongInputs, PlaceNotFound, and TypesMissing if the code of the nodes is not here.
+        """
+        chosen = checked_run_id(self._engine.chance.new_id() if run_id is None else run_id)
+        place = await self._place_of(chosen) if at is None and run_id is not None else at
+        stored = await self.load() if place is None else await stored_at(self._engine.store, self.run_id, place)
+        prepared = await self._engine.prepared(stored.run)
+        if prepared.missing:
+            raise TypesMissing(self.run_id, prepared.missing.types, workflows=prepared.missing.workflows)
+        created, blobs = await self._created(stored.run, prepared, inputs or {})
+        source = Projection(stored.run, stored.nodes, given=stored.given)
+        changed = [name for name, value in created.inputs.items() if stored.run.inputs.get(name) != value]
+        taken = taken_over(source, prepared.plan, changed)
+        blobs += _blobs_of(taken, created.inputs.values())
+        now = self._engine.clock.now_micros()
+        if not await self._engine.begin_run(chosen, created, prepared, blobs, at=now, taken=taken):
+            await self._engine.take_as_begun(chosen, created)
+        return await self._engine.get(chosen)
+
+    async def forked_from(self) -> Origin | None:
+        """Return the run from which this one was forked, and the last event of it that counts; None if it was started."""
+        await self.state()
+        first = await self._engine.store.load_events(self.run_id, after=Seq(0), limit=1)
+        created = first[0].event if first else None
+        return created.forked_from if isinstance(created, RunCreated) else None
+
+    async def _place_of(self, run_id: RunId) -> Seq | None:
+        """Return the place from which a run was forked that is there: who asks for it again means the same one."""
+        with suppress(RunNotFound):
+            there = await Forks(self._engine, run_id).forked_from()
+            return there.seq if there is not None and there.run_id == self.run_id else None
+        return None
+
+    async def _created(
+        self, run: RunState, prepared: Prepared, wished: Mapping[str, Any]
+    ) -> tuple[RunCreated, tuple[BlobUse, ...]]:
+        values = self._engine.values
+        declared = declared_workflows().get(run.workflow)
+        annotations: Mapping[str, Any] = {} if declared is None else declared.input_types
+        unchanged = {name: value for name, value in run.inputs.items() if name not in wished}
+        known = {name: await values.unpack(value, annotations.get(name, Any)) for name, value in unchanged.items()}
+        given = check_inputs(prepared.graph, annotations, {**known, **wished})
+        others = {name: value for name, value in given.items() if name not in unchanged}
+        encoded, blobs = await values.pack_all(others, where=f"inputs of workflow {run.workflow!r}")
+        created = creation(prepared, given, {**unchanged, **encoded}, run.settings, project_id=run.project_id)
+        origin = Origin(run_id=self.run_id, seq=run.last_seq)
+        return msgspec.structs.replace(created, source=run.source, forked_from=origin), tuple(blobs)
+
+
+def _blobs_of(taken: Taken, inputs: Iterable[Encoded]) -> tuple[BlobUse, ...]:
+    """Return the blobs to which what is taken over refers: they stay as long as the fork does."""
+    outputs = (value for values in taken.outputs.values() for value in values.values())
+    given = (value for values in taken.given.values() for value in values.values())
+    refs = {ref for value in (*outputs, *given, *inputs) for ref in blob_refs(value)}
+    return tuple(BlobUse(digest=ref.digest, size=ref.size) for ref in refs)

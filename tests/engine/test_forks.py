@@ -1,0 +1,283 @@
+"""Forks: other runs that take over what a run has done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from perdure import Context, Engine, Stream, ask, collect, node, when, workflow
+from perdure.engine.run import Run
+from perdure.errors import PlaceNotFound, RunFailed, RunIdTaken, WrongInputs
+from perdure.journal.states import RunStatus
+from tests.engine.engines import assert_whole, log_of
+
+ran: Counter[str] = Counter()
+keys: set[str] = set()
+broken: set[str] = set()
+
+
+@pytest.fixture(autouse=True)
+def nothing_so_far() -> None:
+    ran.clear()
+    keys.clear()
+    broken.clear()
+
+
+@node
+async def fork_step(ctx: Context, x: int, more: int = 1) -> int:
+    ran[ctx.node_id] += 1
+    keys.add(ctx.idempotency_key)
+    if ctx.node_id in broken:
+        raise ValueError("broken")
+    return x + more
+
+
+@workflow
+def fork_chain(x: int, y: int = 10) -> int:
+    return fork_step.named("last")(fork_step.named("middle")(fork_step.named("first")(x)), y)
+
+
+async def test_a_fork_does_what_the_run_has_not_done(store_url: str) -> None:
+    async with Engine(store_url) as engine:
+        broken.add("middle")
+        run = await engine.start(fork_chain, x=0)
+        with pytest.raises(RunFailed):
+            await run.result()
+        before = await run.load()
+        broken.clear()
+        ran.clear()
+
+        fork = await run.fork(run_id="fork")
+
+        assert await fork.result() == 12
+        assert ran == Counter(middle=1, last=1)
+        assert len({key for key in keys if "/middle/" in key}) == 2, "it is another run"
+        origin = await fork.forked_from()
+        assert origin is not None
+        assert (origin.run_id, origin.seq) == (run.run_id, before.run.last_seq)
+        assert await run.forked_from() is None
+        assert await run.load() == before, "nothing has happened to it"
+        assert (await fork.branches())[-1].reason == f"forked from run {run.run_id} at event {origin.seq}"
+        await assert_whole(engine, run)
+        await assert_whole(engine, fork)
+
+
+async def test_a_fork_of_a_run_that_has_completed_has_completed(store_url: str) -> None:
+    async with Engine(store_url) as engine:
+        run = await engine.start(fork_chain, x=0)
+        await run.result()
+        ran.clear()
+
+        fork = await run.fork()
+
+        assert await fork.result() == 12
+        assert not ran
+        await assert_whole(engine, fork)
+        await fork.jump("last", inputs={"more": 100})
+        assert await fork.result() == 102
+        assert await run.result() == 12
+        await assert_whole(engine, fork)
+
+
+async def test_with_other_inputs_what_depends_on_them_runs(store_url: str) -> None:
+    async with Engine(store_url) as engine:
+        run = await engine.start(fork_chain, x=0)
+        await run.result()
+        ran.clear()
+
+        late = await run.fork(inputs={"y": 100})
+        assert await late.result() == 102
+        assert ran == Counter(last=1)
+        early = await run.fork(inputs={"x": 100})
+        assert await early.result() == 112
+        assert ran == Counter(first=1, middle=1, last=2)
+        assert (await early.load()).run.inputs.keys() == {"x", "y"}
+        with pytest.raises(WrongInputs, match="no input 'z'"):
+            await run.fork(inputs={"z": 1})
+        await assert_whole(engine, late)
+        await assert_whole(engine, early)
+
+
+async def test_a_fork_begins_at_a_place(store_url: str) -> None:
+    async with Engine(store_url) as engine:
+        run = await engine.start(fork_chain, x=0)
+        await run.result()
+        first = next(entry for entry in await log_of(run) if type(entry.event).__name__ == "NodeCompleted")
+        ran.clear()
+
+        fork = await run.fork(at=first.seq)
+
+        assert await fork.result() == 12
+        assert ran == Counter(middle=1, last=1)
+        with pytest.raises(PlaceNotFound):
+            await run.fork(at="nowhere")
+        await assert_whole(engine, fork)
+
+
+async def test_a_fork_is_begun_once_for_an_id(store_url: str) -> None:
+    async with Engine(store_url) as engine, Engine(store_url) as other:
+        run = await engine.start(fork_chain, x=0)
+        await run.result()
+        elsewhere = await other.get(run.run_id)
+
+        forks = await asyncio.gather(*(found.fork(run_id="twin") for found in (run, elsewhere, run)))
+        await forks[0].result()
+        await run.jump("last", inputs={"more": 5})
+        await run.result()
+        again = await run.fork(run_id="twin")
+
+        assert {fork.run_id for fork in (*forks, again)} == {"twin"}
+        assert await again.result() == 12, "it is the fork of what the run was then"
+        with pytest.raises(RunIdTaken, match="input 'x'"):
+            await run.fork(run_id="twin", inputs={"x": 7})
+        with pytest.raises(RunIdTaken, match="from which it was forked"):
+            await run.fork(run_id="twin", at=3)
+        with pytest.raises(RunIdTaken, match="from which it was forked"):
+            await run.fork(run_id=run.run_id)
+
+
+async def test_what_a_run_was_given_goes_with_the_fork(store_url: str) -> None:
+    async with Engine(store_url) as engine:
+        run = await engine.start(fork_chain, x=0)
+        await run.result()
+        broken.add("middle")
+        await run.jump("middle", inputs={"more": 1_000})
+        with pytest.raises(RunFailed):
+            await run.result()
+        broken.clear()
+
+        fork = await run.fork()
+
+        assert await fork.result() == 1_011
+        await assert_whole(engine, fork)
+
+
+@node
+async def fork_numbers(n: int) -> AsyncIterator[int]:
+    ran["numbers"] += 1
+    for x in range(n):
+        yield x
+
+
+@node
+async def fork_double(ctx: Context, x: int) -> int:
+    ran["double"] += 1
+    if f"item {x}" in broken:
+        raise ValueError(x)
+    return x * 2
+
+
+@node
+async def fork_total(xs: list[int]) -> int:
+    return sum(xs)
+
+
+@workflow
+def fork_flow(n: int) -> int:
+    return fork_total(collect(fork_double.map(fork_numbers(n))))
+
+
+async def test_a_stream_is_taken_over_as_a_whole_or_not_at_all(store_url: str) -> None:
+    async with Engine(store_url) as engine:
+        broken.add("item 3")
+        run = await engine.start(fork_flow, n=5)
+        with pytest.raises(RunFailed):
+            await run.result()
+        broken.clear()
+        ran.clear()
+
+        fork = await run.fork()
+        assert await fork.result() == 20
+        assert ran == Counter(numbers=1, double=5)
+        await assert_whole(engine, fork)
+        ran.clear()
+        whole = await fork.fork()
+        assert await whole.result() == 20
+        assert not ran
+        await assert_whole(engine, whole)
+
+
+@workflow
+def fork_fed(xs: Stream[int]) -> int:
+    return fork_total(collect(fork_double.map(xs)))
+
+
+async def test_a_fork_is_fed_anew(store_url: str) -> None:
+    async with Engine(store_url) as engine:
+        run = await engine.start(fork_fed)
+        await run.send("xs", 1)
+
+        fork = await run.fork()
+        await fork.send("xs", 10)
+        await fork.close("xs")
+        await run.close("xs")
+
+        assert await fork.result() == 20
+        assert await run.result() == 2
+        await assert_whole(engine, fork)
+        ended = await run.fork()
+        assert await ended.result() == 2
+        await assert_whole(engine, ended)
+
+
+@workflow
+def fork_asked(x: int) -> int | None:
+    with when(ask("Go on?", schema=bool)):
+        y = fork_step(fork_step(x))
+    return y
+
+
+async def question_of(run: Run[Any]) -> str:
+    async with asyncio.timeout(20):
+        while not (found := await run.questions()):
+            await asyncio.sleep(0.01)
+    return found[0].interaction_id
+
+
+async def test_each_asks_for_itself(store_url: str) -> None:
+    async with Engine(store_url) as engine:
+        run = await engine.start(fork_asked, x=0)
+        first = await question_of(run)
+        fork = await run.fork()
+        second = await question_of(fork)
+
+        await fork.answer(second, False)
+        assert await fork.result() is None
+        await run.answer(first, True)
+        assert await run.result() == 2
+        answered = await run.fork()
+        assert await answered.result() == 2
+        assert await fork.status() is RunStatus.COMPLETED
+        await assert_whole(engine, fork)
+        await assert_whole(engine, answered)
+
+
+@node
+async def fork_large(x: int) -> str:
+    ran["large"] += 1
+    return "x" * 600_000
+
+
+@node
+async def fork_length(text: str, by: int) -> int:
+    return len(text) * by
+
+
+@workflow
+def fork_heavy(x: int, by: int = 1) -> int:
+    return fork_length(fork_large(x), by)
+
+
+async def test_blobs_stay_as_long_as_the_fork_refers_to_them(store_url: str) -> None:
+    async with Engine(store_url) as engine:
+        run = await engine.start(fork_heavy, x=0)
+        await run.result()
+        fork = await run.fork(inputs={"by": 2})
+
+        assert await fork.result() == 1_200_000
+        assert ran["large"] == 1
+        await assert_whole(engine, fork)
