@@ -268,8 +268,8 @@ class Engine(Keeping, Retention, Telling, Versions):
         resolved: e.VersionResolved | None = None,
         taken: Taken | None = None,
     ) -> bool:
-        """Create a run durably, perhaps with what another one has done, and return whether that was done. It is not if there is one
-        with this id."""
+        """Create a run durably, perhaps with what another one has done, unless there is one with this id. Return whether that was
+        done."""
         was_wanted = run_id in self._wanted
         while True:
             await self._until_joined()

@@ -145,8 +145,8 @@ def begin(
     resolved: e.VersionResolved | None = None,
     taken: Taken | None = None,
 ) -> Driver:
-    """Set up a run of our own: created, claimed and started in one transition, which also says what an alias meant, and what it takes
-    over from another run."""
+    """Set up a run of our own: created, claimed and started in one transition, which also says what an alias meant and what comes
+    from another run."""
     run = create_run(run_id, created, at=at, branch_id=ROOT_BRANCH, epoch=Epoch(0))
     driver = Driver(
         projection=Projection(run),
