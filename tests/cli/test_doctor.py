@@ -167,3 +167,15 @@ def test_an_error_by_its_class_needs_the_code(cli: Cli):
 def test_the_catalogue_can_be_read(cli: Cli):
     assert CATALOGUE["A1"].remedy in cli("doctor", "--explain", "a1").stdout
     assert [ailment["code"] for ailment in cli.json("doctor", "--explain", "all")] == list(CATALOGUE)
+
+
+@pytest.mark.slow
+def test_two_processes_that_resume_a_damaged_run_make_one_branch(waiting: Cli):
+    processes = [waiting.start("resume", "r1") for _ in range(3)]
+    for process in processes:
+        process.communicate(timeout=60)
+
+    assert [process.returncode for process in processes] == [3, 3, 3]
+    assert len(waiting.json("branches", "r1")) == 2
+    assert waiting("verify").returncode == 0
+    assert waiting.ledger() == ["draft"]

@@ -238,8 +238,6 @@ class Doctor(Examiner):
         assert stored is not None, "nor without rows"
         assert examined.plan is not None, "nor without a graph"
         seq, epoch = folded.run.last_seq, folded.run.epoch
-        folded.waits.take_changes()  # these are in the tables, or past; what the branch keeps is written with it
-        folded.steps.take_past()
         decider = Decider(folded, examined.plan)
         at = self._clock.now_micros()
         engine_id = self._engine_id()
