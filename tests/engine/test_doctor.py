@@ -17,11 +17,12 @@ import asyncpg
 import pytest
 
 from perdure import Context, Engine, EngineSettings, ask, collect, node, stage, when, workflow
+from perdure.engine import doctoring
 from perdure.engine.doctoring import Diagnosis
 from perdure.engine.inspect import follow_events, verify_run
 from perdure.engine.run import Run
 from perdure.errors import RunCancelled, RunDamaged, RunFailed, RunResting
-from perdure.ids import BranchId, NodeId, RunId
+from perdure.ids import BranchId, EngineId, NodeId, RunId
 from perdure.journal import events as e
 from perdure.journal.ailments import CATALOGUE
 from perdure.journal.states import RunStatus
@@ -312,6 +313,22 @@ async def test_a2_is_repaired_by_whoever_takes_the_run_up(store_url: str) -> Non
         assert await run.result() == 17
         await assert_repaired(engine, run, "A2", cut=cut)
     assert set(ran.values()) == {1}
+
+
+async def test_a2_of_a_run_whose_engine_is_known_to_be_gone(store_url: str) -> None:
+    async with engine_at(store_url) as engine:
+        run = await engine.start(doc_asked, x=1)
+        await until(run, RunStatus.AWAITING_INPUT)
+        cut = (await run.state()).last_seq
+    damage = Damage(store_url)
+    await damage.say_it_runs(run.run_id)
+    await damage.set_run(run.run_id, owner="gone")
+
+    async with engine_at(store_url, recover=False) as engine:
+        assert await engine.adopt(run.run_id, EngineId("gone")) is None
+        run = await engine.get(run.run_id)
+        assert await run.status() is RunStatus.AWAITING_INPUT
+        await assert_repaired(engine, run, "A2", cut=cut)
 
 
 async def test_a2_a_row_from_a_backup(store_url: str) -> None:
@@ -721,6 +738,26 @@ async def test_e2_a_run_whose_first_version_is_gone_cannot_go_on(store_url: str)
         with pytest.raises(RunDamaged, match="not in the store"):
             await engine.adopt(run_id)
         assert len(await run.branches()) == 1
+
+
+async def test_a_run_that_cannot_be_repaired_is_looked_at_again_after_a_while(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = await left_at(store_url, "doc_next")
+    damage = Damage(store_url)
+    await damage.execute("UPDATE workflow_versions SET version = 50 WHERE workflow = 'doc_asked'")
+    async with engine_at(store_url, recover=False) as engine:
+        with pytest.raises(RunDamaged):
+            await engine.adopt(run_id)
+        await damage.execute("UPDATE workflow_versions SET version = 1 WHERE workflow = 'doc_asked'")
+        await damage.set_run(run_id, status="awaiting_input")
+        with pytest.raises(RunDamaged):  # it was just looked at, and its log may be long
+            await engine.adopt(run_id)
+
+        monkeypatch.setattr(doctoring, "LOOK_AGAIN_SECONDS", 0.0)
+
+        assert await engine.adopt(run_id) is not None
+        assert await (await engine.get(run_id)).result() == 17
 
 
 # F: streams

@@ -20,6 +20,7 @@ from perdure.journal import events as e
 from perdure.journal.states import RunStatus
 from perdure.store.base import (
     COMMANDS_PER_RUN,
+    TAIL_EVENTS,
     BlobUse,
     Claim,
     Command,
@@ -83,6 +84,22 @@ async def test_a_created_run_is_read_back_as_it_was_decided(store: Store) -> Non
     assert stored.owner == ENGINE
     assert {node.node_id: node for node in stored.nodes} == draft.projection.nodes
     assert tuple(await store.load_events(draft.run_id, after=Seq(0), limit=100)) == transition.events
+
+
+async def test_the_last_events_come_with_the_run(store: Store) -> None:
+    draft = Draft.create().start().begin_node("one").begin_node("two")
+    transition = draft.transition()
+    await commit(store, transition)
+
+    stored = await load(store, draft.run_id)
+    dump = await store.dump_run(draft.run_id)
+
+    assert len(transition.events) > TAIL_EVENTS
+    assert [(mark.seq, mark.branch_id, mark.epoch, mark.type) for mark in stored.tail] == [
+        (entry.seq, entry.branch_id, entry.epoch, e.type_of(entry.event)) for entry in transition.events[-TAIL_EVENTS:]
+    ]
+    assert dump is not None
+    assert dump.stored.tail == stored.tail
 
 
 async def test_a_run_may_be_created_without_an_owner(store: Store) -> None:

@@ -36,6 +36,10 @@ from perdure.store.base import Claim, Committed, Outcome, Rejected, RunDump, Sto
 
 log = logging.getLogger("perdure.doctor")
 
+LOOK_AGAIN_SECONDS = 30.0
+"""How long a run is left alone that could not be repaired."""
+MOST_GIVEN_UP = 1_000
+"""How many such runs are remembered."""
 TRIES = 5
 """How often a run is looked at again that others repair, or move, at the same time."""
 
@@ -178,6 +182,8 @@ class Doctor(Examiner):
         self._chance = chance
         self._engine_id = engine_id
         self._is_driven = drives
+        self._given_up: dict[RunId, tuple[float, list[str]]] = {}
+        """Runs that cannot be repaired: since when that is known, and why."""
 
     async def heal(self, run_id: RunId) -> Diagnosis:
         """Repair what can be repaired, and return what was wrong and what still is. Raises RunNotFound."""
@@ -193,13 +199,26 @@ class Doctor(Examiner):
         return Diagnosis(run_id=run_id, findings=findings, left=left, notes=notes, repair=repair)
 
     async def require_healthy(self, run_id: RunId) -> bool:
-        """Repair a run that is to be taken up; return whether that was needed. Raises RunDamaged if it stays as it is."""
+        """Repair a run that is to be taken up; return whether that was needed. Raises RunDamaged if it stays as it is, and looks
+        again only after a while: its log may be long, and every sweep comes to it."""
+        now = self._clock.monotonic()
+        since, problems = self._given_up.pop(run_id, (float("-inf"), list[str]()))
+        if now - since < LOOK_AGAIN_SECONDS:
+            self._given_up[run_id] = (since, problems)
+            raise RunDamaged(run_id, problems)
         diagnosis = await self.heal(run_id)
         if diagnosis.left:
-            raise RunDamaged(run_id, [f"{found.code}: {found.problem} ({found.left})" for found in diagnosis.left])
+            problems = [f"{found.code}: {found.problem} ({found.left})" for found in diagnosis.left]
+            self._give_up(run_id, now, problems)
+            raise RunDamaged(run_id, problems)
         if diagnosis.repair is not None:
             log.warning("run_repaired", extra={"run_id": run_id, "reason": diagnosis.repair.reason})
         return diagnosis.repair is not None
+
+    def _give_up(self, run_id: RunId, since: float, problems: list[str]) -> None:
+        self._given_up[run_id] = (since, problems)
+        while len(self._given_up) > MOST_GIVEN_UP:
+            del self._given_up[next(iter(self._given_up))]
 
     def _is_ours(self, stored: StoredRun) -> bool:
         return stored.owner == self._engine_id()

@@ -381,6 +381,7 @@ class Engine(Keeping, Retention, Telling, Versions):
                 dead_owner = stored.owner
             elif owner is not None and owner.is_alive:
                 return None
+        if stored.owner is not None:
             stored = await self._mended(stored)
             run, dead_owner = stored.run, None if stored.owner is None else dead_owner
             if run.status not in MOVING and not is_woken(stored, self.clock.now_micros()):
