@@ -105,7 +105,8 @@ class Restores(Repairs):
 def _preview(stored: StoredRun, past: Past, plan: Plan) -> Preview:
     then, cone = past.then, cone_of_restore(past, plan)
     doubted = tuple(name for name in cone.retried if plan.nodes[name].policy.once)
-    stays = {name for name in plan.nodes if then.status(name) in ENDED and name not in cone.dropped}
+    dropped = frozenset(cone.dropped)
+    stays = {name for name in plan.nodes if then.status(name) in ENDED and name not in dropped}
     has_ended = then.run.status in TERMINAL
     asked = {wait.node_id for wait in stored.waits if wait.kind is WaitKind.ASK}
     asked |= {wait.node_id for wait in then.waits if _is_asked(wait)}

@@ -45,16 +45,21 @@ def restored_nodes(
     What has happened to them since, on whichever branch, is not undone by that. A node that goes on where something else has
     come of it meanwhile is another piece of work, and its keys are other ones.
     """
+    dropped, retried, in_doubt = frozenset(event.dropped), frozenset(event.retried), frozenset(event.in_doubt)
     after: dict[NodeId, NodeState] = {}
     for node_id in (*then, *(node_id for node_id in now if node_id not in then)):
         latest = now.get(node_id) or NodeState(node_id=node_id, branch_id=event.branch_id)
         node = then.get(node_id)
-        if node is None or node_id in event.dropped:
+        if node is None or node_id in dropped:
             after[node_id] = _begun_again(latest, event, seq, at)
             continue
         is_left = node.status not in SETTLED and latest.last_seq != node.last_seq
-        generation = max(node.generation, latest.generation + is_left)
-        after[node_id] = _restored(replace(node, generation=generation), event, seq, at)
+        stood = _as_it_stood(node, max(node.generation, latest.generation + is_left), event)
+        if node_id in in_doubt:
+            stood = _doubted(stood, event, seq)
+        elif node_id in retried:
+            stood = _followed(stood, seq, at)
+        after[node_id] = stood
     return after
 
 
@@ -91,14 +96,14 @@ def _begun_again(node: NodeState, event: e.BranchCreated, seq: Seq, at: int) -> 
     return replace(begun, status=NodeStatus.COMPLETED, outputs=outputs, ended_at=at)
 
 
-def _restored(node: NodeState, event: e.BranchCreated, seq: Seq, at: int) -> NodeState:
-    """Return a node as it stood. The attempt that was at work is followed by the next one, or is in doubt."""
+def _as_it_stood(node: NodeState, generation: int, event: e.BranchCreated) -> NodeState:
+    """Return a node with its stream, whose items are copied to the branch as far as they are needed."""
     stream = None if node.stream is None else replace(node.stream, branch_id=event.branch_id)
-    node = replace(node, branch_id=event.branch_id, stream=stream)
-    if node.node_id in event.in_doubt:
-        return _doubted(node, event, seq)
-    if node.node_id not in event.retried:
-        return node
+    return replace(node, branch_id=event.branch_id, generation=generation, stream=stream)
+
+
+def _followed(node: NodeState, seq: Seq, at: int) -> NodeState:
+    """Return a node whose attempt was at work, and is followed by the next one."""
     return replace(
         node,
         status=NodeStatus.SCHEDULED,
@@ -110,7 +115,7 @@ def _restored(node: NodeState, event: e.BranchCreated, seq: Seq, at: int) -> Nod
         started_at=None,
         ended_at=None,
         duration_ms=None,
-        stream=None if stream is None else replace(stream, wants_items=False),
+        stream=None if node.stream is None else replace(node.stream, wants_items=False),
         last_seq=seq,
     )
 

@@ -10,7 +10,7 @@ again, and with it everybody who depends on it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 import msgspec
 
@@ -82,8 +82,9 @@ def cone_of_restore(past: Past, plan: Plan) -> Cone:
 
 def needed_streams(past: Past, plan: Plan, cone: Cone) -> Iterator[NodeId]:
     """Yield the nodes whose items the branch needs, and that are there."""
+    dropped = frozenset(cone.dropped)
     for name in past.then.nodes:
-        if name in past.kept and name not in cone.dropped and not _is_read_out(name, past, plan, cone.dropped):
+        if name in past.kept and name not in dropped and not _is_read_out(name, past, plan, dropped):
             yield name
 
 
@@ -93,9 +94,9 @@ def why_not_back(past: Past, plan: Plan, now: RunStatus) -> str | None:
         return f"it is {now.value}: pause or cancel it first"
     if (problem := _IN_THE_MIDST.get(past.then.run.status)) is not None:
         return f"{problem} at that place: choose another one"
-    cone = cone_of_restore(past, plan)
+    dropped = frozenset(cone_of_restore(past, plan).dropped)
     for name, node_plan in plan.nodes.items():
-        is_dropped, node = name in cone.dropped, past.then.node(name)
+        is_dropped, node = name in dropped, past.then.node(name)
         if node_plan.policy.once:
             if is_dropped and has_begun(node):
                 return f"{name!r} must run at most once, has begun, and would begin again: items that it had to do with are gone"
@@ -115,6 +116,7 @@ class Restoring(Repairing):
     def restore(self, past: Past, *, reason: str, asked_as: str, at: int) -> BranchId:
         """Go back to a place, and go on from there. Return the branch."""
         cone, then = cone_of_restore(past, self.plan), past.then
+        dropped = frozenset(cone.dropped)
         self.projection.pasts[past.seq] = then
         branch_id = BranchId(self.projection.run.branch_id + 1)
         created = e.BranchCreated(
@@ -124,7 +126,7 @@ class Restoring(Repairing):
             dropped=cone.dropped,
             retried=cone.retried,
             in_doubt=tuple(name for name in cone.retried if self.plan.nodes[name].policy.once),
-            given={name: dict(values) for name, values in then.given.items() if name not in cone.dropped},
+            given={name: dict(values) for name, values in then.given.items() if name not in dropped},
             restored=True,
             reason=reason,
             asked_as=asked_as,
@@ -156,7 +158,7 @@ def _lacks_items(name: NodeId, past: Past, plan: Plan, dropped: dict[NodeId, Non
     return not _is_read_out(name, past, plan, dropped)
 
 
-def _is_read_out(name: NodeId, past: Past, plan: Plan, dropped: dict[NodeId, None] | tuple[NodeId, ...]) -> bool:
+def _is_read_out(name: NodeId, past: Past, plan: Plan, dropped: Container[NodeId]) -> bool:
     """Whether a node has given its whole stream as one value, and nobody on the branch reads it item by item any more."""
     node, status = plan.nodes[name], past.then.status
     is_whole = node.emits and status(name) is NodeStatus.COMPLETED
