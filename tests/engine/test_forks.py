@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from perdure import Context, Engine, Stream, ask, collect, node, when, workflow
@@ -281,3 +282,37 @@ async def test_blobs_stay_as_long_as_the_fork_refers_to_them(store_url: str) -> 
         assert await fork.result() == 1_200_000
         assert ran["large"] == 1
         await assert_whole(engine, fork)
+
+
+@workflow
+def fork_versions(x: int) -> int:
+    return fork_step.named("last")(fork_step.named("middle")(fork_step.named("first")(x)))
+
+
+@workflow
+def fork_versions_later(x: int, much: int = 50) -> int:
+    middle = fork_step.named("middle")(fork_step.named("first")(x))
+    return fork_step.named("last")(fork_step.named("between")(middle, much))
+
+
+async def test_on_another_version_only_what_differs_runs(store_url: str) -> None:
+    async with Engine(store_url) as engine:
+        run = await engine.start(fork_versions, x=0)
+        assert await run.result() == 3
+        later = msgspec.structs.replace(fork_versions_later.graph, name="fork_versions")
+        await (await engine.start(later, inputs={"x": 0})).result()
+        ran.clear()
+
+        fork = await run.fork(version=2)
+
+        assert await fork.result() == 53
+        assert ran == Counter(between=1, last=1)
+        assert (await fork.state()).version == 2
+        await assert_whole(engine, fork)
+        back = await fork.fork(version=1)
+        assert await back.result() == 3
+        assert ran == Counter(between=1, last=2)
+        assert (await back.state()).inputs.keys() == {"x"}
+        await assert_whole(engine, back)
+        with pytest.raises(PlaceNotFound, match="no version 9 to go on with: workflow 'fork_versions' has 1, 2"):
+            await run.fork(version=9)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
+import msgspec
 
 from perdure.cli.back import read_pair
 from perdure.cli.options import Place, imports_option, json_option, store_option, users_output
@@ -16,6 +17,15 @@ from perdure.engine.engine import Engine
 from perdure.ids import RunId
 
 
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """What a fork is to be."""
+
+    run_id: str | None
+    at: str | int | None
+    inputs: Mapping[str, Any]
+    version: int | None
+
+
 @click.command("fork")
 @click.argument("run", metavar="RUN")
 @click.option("--run-id", metavar="ID", help="The id of the fork. It is made up unless given.")
@@ -23,6 +33,9 @@ from perdure.ids import RunId
 @click.option(
     "--input", "-i", "pairs", multiple=True, metavar="NAME=VALUE",
     help="Another input: JSON, or a text. What depends on it is not taken over. May be given several times.")  # fmt: skip
+@click.option(
+    "--version", type=click.IntRange(min=1), metavar="N",
+    help="Another saved version of the workflow. What differs there is not taken over.")  # fmt: skip
 @imports_option
 @store_option
 @json_option
@@ -31,13 +44,14 @@ def fork_command(
     run_id: str | None,
     place: str | None,
     pairs: Sequence[str],
+    version: int | None,
     imports: Sequence[str],
     store: Place,
     as_json: bool,
 ) -> int:
     """Begin another run with what a RUN has done, and print its result. The run itself stays as it is.
 
-    It is a run of the same version with the same inputs, unless others are given. What was completed does not run again;
+    It is a run of the same version with the same inputs, unless another one is named. What was completed does not run again;
     everything else begins. A fork whose --run-id is there already is gone on with.
 
     \b
@@ -49,14 +63,13 @@ def fork_command(
     wanted = int(place) if place is not None and place.isdecimal() else place
     with users_output(as_json=as_json):
         source = asyncio.run(prepare(run, imports, store, reopens=True))
-        inputs = dict(map(read_pair, pairs))
-        ended = asyncio.run(_forked(source, run_id, wanted, inputs, store, as_json=as_json))
+        wish = Wish(run_id=run_id, at=wanted, inputs=dict(map(read_pair, pairs)), version=version)
+        ended = asyncio.run(_forked(source, wish, store, as_json=as_json))
     return conclude(ended, store, as_json=as_json)
 
 
-async def _forked(
-    source: RunId, run_id: str | None, at: str | int | None, inputs: Mapping[str, Any], place: Place, *, as_json: bool
-) -> Ended:
+async def _forked(source: RunId, wish: Wish, place: Place, *, as_json: bool) -> Ended:
     async with Engine(place.url, recover=False) as engine:
-        fork = await (await engine.get(source)).fork(run_id=run_id, at=at, inputs=inputs)
+        run = await engine.get(source)
+        fork = await run.fork(run_id=wish.run_id, at=wish.at, inputs=wish.inputs, version=wish.version)
         return await attend(engine, fork.run_id, place, None, as_json=as_json, known=0, stay=False)

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from perdure.engine.catalogue import Prepared
-from perdure.engine.inputs import check_inputs
+from perdure.engine.inputs import check_inputs, stream_inputs
 from perdure.engine.past import stored_at
 from perdure.engine.restores import Restores
 from perdure.engine.starting import checked_run_id, creation
-from perdure.errors import RunNotFound, TypesMissing
+from perdure.errors import PlaceNotFound, RunNotFound, TypesMissing
+from perdure.graph.compatibility import differing_nodes
 from perdure.graph.declare import declared_workflows
 from perdure.ids import RunId, Seq
 from perdure.journal.events import Encoded, Origin, RunCreated
@@ -31,27 +32,32 @@ class Forks(Restores):
     """The side of a run from which others are forked."""
 
     async def fork(
-        self, *, run_id: str | None = None, at: str | int | None = None, inputs: Mapping[str, Any] | None = None
+        self,
+        *,
+        run_id: str | None = None,
+        at: str | int | None = None,
+        inputs: Mapping[str, Any] | None = None,
+        version: int | None = None,
     ) -> Run[Any]:
-        """Begin another run of the same version, which takes over what this one has done, and return it. This one stays as it is,
-        and may move meanwhile.
+        """Begin another run, which takes over what this one has done, and return it. This one stays as it is, and may move
+        meanwhile.
 
         Nodes that are completed here do not run there; everything else begins. `at` is a checkpoint or the number of an event:
-        what was done later is not taken over. With other `inputs`, by name, neither is what depends on them. It has the settings
-        of this one. Idempotent by `run_id`, as `engine.start` is: a run of that id that was begun otherwise raises RunIdTaken.
+        what was done later is not taken over. With other `inputs`, by name, neither is what depends on them; with another saved
+        `version` of the workflow, neither are nodes that differ there, and what depends on them. It has the settings of this one.
+        Idempotent by `run_id`, as `engine.start` is: a run of that id that was begun otherwise raises RunIdTaken.
 
-        Raises WrongInputs, PlaceNotFound, and TypesMissing if the code of the nodes is not here.
+        Raises WrongInputs, PlaceNotFound if there is no such place or version, and TypesMissing if code of nodes is not here.
         """
         chosen = checked_run_id(self._engine.chance.new_id() if run_id is None else run_id)
         place = await self._place_of(chosen) if at is None and run_id is not None else at
         stored = await self.load() if place is None else await stored_at(self._engine.store, self.run_id, place)
-        prepared = await self._engine.prepared(stored.run)
-        if prepared.missing:
-            raise TypesMissing(self.run_id, prepared.missing.types, workflows=prepared.missing.workflows)
+        prepared = await self._prepared(stored.run, stored.run.version if version is None else version)
         created, blobs = await self._created(stored.run, prepared, inputs or {})
-        source = Projection(stored.run, stored.nodes, given=stored.given)
         changed = [name for name, value in created.inputs.items() if stored.run.inputs.get(name) != value]
-        taken = taken_over(source, prepared.plan, changed)
+        others = differing_nodes(await self._engine.graph_of(stored.run), prepared.graph)
+        known = [found for found in stored.nodes if found.node_id in prepared.plan.nodes]
+        taken = taken_over(Projection(stored.run, known, given=stored.given), prepared.plan, changed, others)
         blobs += _blobs_of(taken, created.inputs.values())
         now = self._engine.clock.now_micros()
         if not await self._engine.begin_run(chosen, created, prepared, blobs, at=now, taken=taken):
@@ -72,13 +78,24 @@ class Forks(Restores):
             return there.seq if there is not None and there.run_id == self.run_id else None
         return None
 
+    async def _prepared(self, run: RunState, version: int) -> Prepared:
+        if await self._engine.store.load_version(run.workflow, version) is None:
+            there = [str(found.version) for found in await self._engine.store.list_versions(run.workflow)]
+            problem = f"no version {version} to go on with: workflow {run.workflow!r} has {', '.join(there)}"
+            raise PlaceNotFound(self.run_id, problem)
+        prepared = await self._engine.prepared(msgspec.structs.replace(run, version=version))
+        if prepared.missing:
+            raise TypesMissing(self.run_id, prepared.missing.types, workflows=prepared.missing.workflows)
+        return prepared
+
     async def _created(
         self, run: RunState, prepared: Prepared, wished: Mapping[str, Any]
     ) -> tuple[RunCreated, tuple[BlobUse, ...]]:
         values = self._engine.values
         declared = declared_workflows().get(run.workflow)
         annotations: Mapping[str, Any] = {} if declared is None else declared.input_types
-        unchanged = {name: value for name, value in run.inputs.items() if name not in wished}
+        names = {declared.name for declared in prepared.graph.inputs} | stream_inputs(prepared.graph).keys()
+        unchanged = {name: value for name, value in run.inputs.items() if name in names and name not in wished}
         known = {name: await values.unpack(value, annotations.get(name, Any)) for name, value in unchanged.items()}
         given = check_inputs(prepared.graph, annotations, {**known, **wished})
         others = {name: value for name, value in given.items() if name not in unchanged}

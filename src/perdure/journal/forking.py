@@ -6,7 +6,7 @@ streams. So a stream is taken over as a whole or not at all, with all who have r
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 import msgspec
 
@@ -30,11 +30,12 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
     """What nodes are given that do, in the place of what edges and properties say."""
 
 
-def taken_over(source: Projection, plan: Plan, changed: Collection[str]) -> Taken:
-    """Return what a fork takes over if the inputs of these names are others."""
+def taken_over(source: Projection, plan: Plan, changed: Collection[str], others: Iterable[NodeId] = ()) -> Taken:
+    """Return what a fork takes over that follows this plan, if the inputs of these names are `changed` and these nodes are other
+    ones. Of the source there are only nodes that the plan has."""
     again = Again(plan, source)
     begun: dict[NodeId, None] = {}
-    for node_id in _fed_by(changed, plan):
+    for node_id in (*_fed_by(changed, plan), *others):
         begun.update(dict.fromkeys((node_id, *again.begin_with(node_id))))
     while (lost := next((name for name in source.nodes if _is_read_on(name, source, plan, begun)), None)) is not None:
         begun.update(dict.fromkeys((lost, *again.begin_with(lost))))
@@ -43,7 +44,8 @@ def taken_over(source: Projection, plan: Plan, changed: Collection[str]) -> Take
         for node in source.nodes.values()
         if node.status is NodeStatus.COMPLETED and node.outputs is not None and node.node_id not in begun
     }
-    return Taken(outputs=outputs, given={name: values for name, values in source.given.items() if name not in outputs})
+    given = {name: values for name, values in source.given.items() if name in plan.nodes and name not in outputs}
+    return Taken(outputs=outputs, given=given)
 
 
 class Forking(Restoring):
