@@ -12,7 +12,7 @@ import pytest
 
 from perdure import Context, Engine, Stream, ask, collect, node, when, workflow
 from perdure.engine.run import Run
-from perdure.errors import PlaceNotFound, RunFailed, RunIdTaken, WrongInputs
+from perdure.errors import PlaceNotFound, RunFailed, RunIdTaken, VersionNotFound, WrongInputs
 from perdure.journal.states import RunStatus
 from tests.engine.engines import assert_whole, log_of
 
@@ -314,5 +314,5 @@ async def test_on_another_version_only_what_differs_runs(store_url: str) -> None
         assert ran == Counter(between=1, last=2)
         assert (await back.state()).inputs.keys() == {"x"}
         await assert_whole(engine, back)
-        with pytest.raises(PlaceNotFound, match="no version 9 to go on with: workflow 'fork_versions' has 1, 2"):
+        with pytest.raises(VersionNotFound, match="No version 9 of workflow 'fork_versions'"):
             await run.fork(version=9)

@@ -28,7 +28,7 @@ class Continuing(Told):
         Raises VersionNotFound if there is no such version.
         """
         stored = await self.load()
-        return await self._outlook(stored, await self._prepared(stored.run, version))
+        return await self._outlook(stored, await self._prepared_on(stored.run, version))
 
     async def fallback(self) -> Compatibility:
         """Return on which version (`other`) a run can go on whose own is not in the store, and do nothing: one that says the
@@ -43,7 +43,7 @@ class Continuing(Told):
         version = next((found.version for found in saved if found.graph_hash == run.graph_hash), initial)
         if version not in {found.version for found in saved}:
             raise CannotContinue(self.run_id, run.workflow, version, ["it is not in the store."])
-        report = await self._outlook(stored, await self._prepared(run, version))
+        report = await self._outlook(stored, await self._prepared_on(run, version))
         if not report.is_possible:
             raise CannotContinue(self.run_id, run.workflow, version, report.reasons)
         return report
@@ -64,7 +64,7 @@ class Continuing(Told):
             return None
         return own.plan if content_hash(own.graph) == run.graph_hash else None
 
-    async def _prepared(self, run: RunState, version: int) -> Prepared:
+    async def _prepared_on(self, run: RunState, version: int) -> Prepared:
         if await self._engine.store.load_version(run.workflow, version) is None:
             raise VersionNotFound(run.workflow, version)
         return await self._engine.prepared(msgspec.structs.replace(run, version=version))

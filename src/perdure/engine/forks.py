@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from perdure.engine.catalogue import Prepared
+from perdure.engine.continuing import Continuing
 from perdure.engine.inputs import check_inputs, stream_inputs
 from perdure.engine.past import stored_at
 from perdure.engine.restores import Restores
 from perdure.engine.starting import checked_run_id, creation
-from perdure.errors import PlaceNotFound, RunNotFound, TypesMissing
-from perdure.graph.compatibility import differing_nodes
+from perdure.errors import RunNotFound, TypesMissing
 from perdure.graph.declare import declared_workflows
 from perdure.ids import RunId, Seq
+from perdure.journal.compatible import differing_nodes
 from perdure.journal.events import Encoded, Origin, RunCreated
 from perdure.journal.forking import Taken, taken_over
 from perdure.journal.projection import Projection
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from perdure.engine.run import Run
 
 
-class Forks(Restores):
+class Forks(Restores, Continuing):
     """The side of a run from which others are forked."""
 
     async def fork(
@@ -47,17 +48,20 @@ class Forks(Restores):
         `version` of the workflow, neither are nodes that differ there, and what depends on them. It has the settings of this one.
         Idempotent by `run_id`, as `engine.start` is: a run of that id that was begun otherwise raises RunIdTaken.
 
-        Raises WrongInputs, PlaceNotFound if there is no such place or version, and TypesMissing if code of nodes is not here.
+        Raises WrongInputs, PlaceNotFound, VersionNotFound, and TypesMissing if code of nodes is not here.
         """
         chosen = checked_run_id(self._engine.chance.new_id() if run_id is None else run_id)
         place = await self._place_of(chosen) if at is None and run_id is not None else at
         stored = await self.load() if place is None else await stored_at(self._engine.store, self.run_id, place)
-        prepared = await self._prepared(stored.run, stored.run.version if version is None else version)
+        prepared = await self._prepared_on(stored.run, stored.run.version if version is None else version)
+        if prepared.missing:
+            raise TypesMissing(self.run_id, prepared.missing.types, workflows=prepared.missing.workflows)
         created, blobs = await self._created(stored.run, prepared, inputs or {})
         changed = [name for name, value in created.inputs.items() if stored.run.inputs.get(name) != value]
-        others = differing_nodes(await self._engine.graph_of(stored.run), prepared.graph)
         known = [found for found in stored.nodes if found.node_id in prepared.plan.nodes]
-        taken = taken_over(Projection(stored.run, known, given=stored.given), prepared.plan, changed, others)
+        source = Projection(stored.run, known, given=stored.given)
+        others = differing_nodes(source, (await self._engine.prepared(stored.run)).plan, prepared.plan)
+        taken = taken_over(source, prepared.plan, changed, others)
         blobs += _blobs_of(taken, created.inputs.values())
         now = self._engine.clock.now_micros()
         if not await self._engine.begin_run(chosen, created, prepared, blobs, at=now, taken=taken):
@@ -77,16 +81,6 @@ class Forks(Restores):
             there = await Forks(self._engine, run_id).forked_from()
             return there.seq if there is not None and there.run_id == self.run_id else None
         return None
-
-    async def _prepared(self, run: RunState, version: int) -> Prepared:
-        if await self._engine.store.load_version(run.workflow, version) is None:
-            there = [str(found.version) for found in await self._engine.store.list_versions(run.workflow)]
-            problem = f"no version {version} to go on with: workflow {run.workflow!r} has {', '.join(there)}"
-            raise PlaceNotFound(self.run_id, problem)
-        prepared = await self._engine.prepared(msgspec.structs.replace(run, version=version))
-        if prepared.missing:
-            raise TypesMissing(self.run_id, prepared.missing.types, workflows=prepared.missing.workflows)
-        return prepared
 
     async def _created(
         self, run: RunState, prepared: Prepared, wished: Mapping[str, Any]

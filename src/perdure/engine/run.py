@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, get_args, get_origin
 
 from perdure.engine.adoption import is_addressed
-from perdure.engine.continuing import Continuing
 from perdure.engine.doctoring import Diagnosis
 from perdure.engine.driver import NotOurs
 from perdure.engine.forks import Forks
@@ -34,7 +33,7 @@ _HELD_UP = frozenset((RunStatus.QUARANTINED, RunStatus.PAUSED))
 """Somebody has stopped the run, or has to look after it."""
 
 
-class Run(Forks, Continuing, Kept, Generic[R]):
+class Run(Forks, Kept, Generic[R]):
     """A handle on one run."""
 
     def __init__(self, engine: Engine, run_id: RunId, annotation: Any = Any) -> None:

@@ -90,7 +90,7 @@ def compatibility(
 
 
 def _outlooks(projection: Projection, one: Plan, other: Plan, types: Collection[str]) -> Iterator[NodeOutlook]:
-    causes = _causes(projection, one, other)
+    causes = differing_nodes(projection, one, other)
     again = Again(other, projection).begin_with(*causes)
     touched = {node_id for node_id, node in projection.nodes.items() if node.status is not NodeStatus.IDLE}
     repeated = {node_id for node_id in (*causes, *again) if node_id in touched}
@@ -121,7 +121,7 @@ def _kept(node_id: NodeId, projection: Projection) -> NodeOutlook:
     return NodeOutlook(node_id=node_id, verdict="kept", reason=reason)
 
 
-def _causes(projection: Projection, one: Plan, other: Plan) -> dict[NodeId, str]:
+def differing_nodes(projection: Projection, one: Plan, other: Plan) -> dict[NodeId, str]:
     """Return the nodes that have happened, and that are something else on the other version, each with what is."""
     found: dict[NodeId, str] = {}
     for change in differ(one.graph, other.graph).changed:
