@@ -16,6 +16,8 @@ PerdureError
 │   ├── RunNotFound
 │   ├── RunIdAmbiguous        the beginning of an id is that of several runs
 │   ├── RunIdTaken
+│   ├── RunNotEnded           it was asked for something that only a run can do that has ended
+│   ├── ValuesDeleted         its values were deleted
 │   ├── RunArchived           it is in the archive, and has to be restored first
 │   ├── ImportConflict        another run has the id of the one that was to be imported
 │   ├── CommandIdTaken        the run was told something else under this id
@@ -281,6 +283,30 @@ class RunIdTaken(RunError):
             "another run_id.",
         )
         self.differing = tuple(differing)
+
+
+class RunNotEnded(RunError):
+    """The run was asked for something that only a run can do that has ended."""
+
+    code = "run_not_ended"
+
+    def __init__(self, run_id: str, status: str, what: str) -> None:
+        super().__init__(
+            run_id, f"Run {run_id!r} has not ended: it is {status}. {what} Cancel it first, or wait for it."
+        )
+        self.status = status
+
+
+class ValuesDeleted(RunError):
+    """The values of the run were deleted: what happened is known, with what is not."""
+
+    code = "values_deleted"
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(
+            run_id,
+            f"The values of run {run_id!r} were deleted. `perdure events {run_id}` shows what has happened to it.",
+        )
 
 
 class RunArchived(RunError):

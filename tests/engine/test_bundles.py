@@ -104,6 +104,8 @@ async def test_a_run_that_has_ended_is_the_same_elsewhere(store_url: str, elsewh
         await run.signal("unheard", {"of": 1})
         await run.answer(question, True)
         assert await run.result() == 5_000
+        while not await here.store.load_logs(run.run_id, after=0, limit=1):  # what is logged is written in its own time
+            await asyncio.sleep(0.01)
         exported = await run.export(tmp_path / "whole.bundle")
         log, checkpoints = await log_of(run), await run.checkpoints()
         dump = await here.store.dump_run(run.run_id)

@@ -18,6 +18,7 @@ from perdure.engine.inspect import verify_run
 from perdure.errors import RunNotFound, StoreDamaged
 from perdure.ids import RunId, Seq
 from perdure.journal.events import Recorded
+from perdure.journal.states import RunStatus
 from perdure.store.base import Store
 from perdure.store.opening import open_store
 from tests.engine.test_waiting import asked
@@ -57,8 +58,10 @@ async def log_of(store: Store, *, page: int = 1_000) -> list[Recorded]:
 
 
 async def left_waiting(engine: Engine) -> None:
-    """Have the run write fifty events, and wait for somebody."""
-    await asked(await engine.start(jots, places=50, run_id=LONG))
+    """Have the run write fifty events, and rest until somebody answers."""
+    run = await engine.start(jots, places=50, run_id=LONG)
+    while await run.status() is not RunStatus.AWAITING_INPUT:
+        await asyncio.sleep(0.01)
 
 
 async def test_what_is_read_of_a_run_does_not_change(store_url: str) -> None:

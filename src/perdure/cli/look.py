@@ -192,6 +192,7 @@ def _summary_document(run: RunSummary) -> dict[str, Any]:
         "started_at": iso_time(run.started_at),
         "ended_at": iso_time(run.ended_at),
         "wake_at": iso_time(run.wake_at),
+        "deleted_at": iso_time(run.deleted_at),
     }
 
 
@@ -216,6 +217,7 @@ def _print_list(runs: Sequence[RunSummary], living: frozenset[EngineId], *, more
 def _row(run: RunSummary, living: frozenset[EngineId]) -> tuple[str, ...]:
     is_left = _is_left(run, living)
     status = f"{RUN_MARKS[run.status][0]} {words_of(run.status)}" + (f", {INTERRUPTED}" if is_left else "")
+    status += ", deleted" if run.deleted_at is not None else ""
     started = "" if run.started_at is None else day_and_time(run.started_at)
     named = plain(run.run_id), f"{plain(run.workflow)} v{run.version}"
     return *named, status, started, _took(run, is_left=is_left), _why(run)

@@ -32,10 +32,11 @@ from perdure.engine.inspect import (
 )
 from perdure.engine.past import end_of_branch, log_until, seq_of, stored_at
 from perdure.engine.progress import headway_of, load_estimator, outlook_of
-from perdure.errors import ProgramError
+from perdure.errors import ProgramError, ValuesDeleted
 from perdure.graph.model import DEFAULT_OUTPUT, Graph, Node
 from perdure.graph.ordering import nodes_in_order
 from perdure.ids import RunId, Seq
+from perdure.journal.deletion import DELETED
 from perdure.journal.events import ItemFailed, Recorded
 from perdure.journal.pace import Pace
 from perdure.journal.states import MOVING, TERMINAL, CheckpointState, NodeState, NodeStatus, RunState, WaitKind
@@ -115,6 +116,8 @@ async def past(store: Store, run_id: RunId, seq: Seq, sheet: Paper) -> list[str]
 async def _print_result(store: Store, run: RunState, *, as_json: bool) -> int:
     if run.outputs is None:
         raise ProgramError(f"Run {run.run_id!r} has no result: it is {words_of(run.status)}. `perdure show` says more.")
+    if DELETED in run.outputs.values():
+        raise ValuesDeleted(run.run_id)
     outputs = await whole_values(store, run.outputs)
     if as_json:
         print_json(outputs)
@@ -136,6 +139,7 @@ async def picture(store: Store, run_id: RunId, place: Place, sheet: Paper) -> li
     return [
         *_header(stored.run, sheet, is_left=stored.run.status in MOVING and not is_driven),
         *await _foretold(store, stored, graph, log, sheet, is_driven=is_driven),
+        *_deleted(await store.load_deletion(run_id), sheet),
         *_saved(await store.last_checkpoint(run_id), sheet),
         *spaced(chart(stored, graph, log, sheet, is_driven=is_driven)),
         *spaced(_waits(stored, sheet)),
@@ -169,6 +173,11 @@ async def _foretold(
     outlook = outlook_of(stored, graph, estimator, streams, pace, now=now, is_driven=is_driven)
     line = forecast_line(outlook.estimate, stored.run, is_driven=is_driven)
     return [f"{sheet.pen.faint('so far ')} {line}"] if line else []
+
+
+def _deleted(at: int | None, sheet: Paper) -> Iterator[str]:
+    if at is not None:
+        yield f"{sheet.pen.faint('deleted')} {day_and_time(at)}: its values are gone"
 
 
 def _saved(last: CheckpointState | None, sheet: Paper) -> Iterator[str]:

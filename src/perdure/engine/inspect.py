@@ -137,6 +137,8 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """What it waits for, oldest first."""
     checkpoint: Checkpoint | None
     """The last one that was saved."""
+    deleted_at: str | None = None
+    """When its values were deleted, if they were."""
 
 
 async def find_run(store: Store, text: str) -> RunId:
@@ -221,7 +223,8 @@ async def report_run(store: Store, run_id: RunId) -> RunReport:
     now = SystemClock().now_micros()
     streams = headway_of(stored, graph, pace, now=now if is_driven else None)
     outlook = outlook_of(stored, graph, estimator, streams, pace, now=now, is_driven=is_driven)
-    return report_of(stored, graph, streams, last, outlook)
+    report = report_of(stored, graph, streams, last, outlook)
+    return msgspec.structs.replace(report, deleted_at=iso_time(await store.load_deletion(run_id)))
 
 
 async def report_then(store: Store, run_id: RunId, seq: Seq) -> RunReport:

@@ -1,9 +1,11 @@
-"""A run as something that is kept: exported."""
+"""A run as something that is kept: exported, deleted."""
 
 from __future__ import annotations
 
 from os import PathLike
 
+from perdure.dispatch.failure import storable
+from perdure.engine.deleting import delete_run
 from perdure.engine.exporting import Exported
 from perdure.engine.told import Told
 
@@ -14,3 +16,19 @@ class Kept(Told):
     async def export(self, path: str | PathLike[str]) -> Exported:
         """Write the run whole into a file, as `engine.export` does."""
         return await self._engine.export(self.run_id, path)
+
+    async def delete(self, *, by: str = "", reason: str = "") -> bool:
+        """Delete the values of a run that has ended: what it was given, what its nodes gave, what it was told and asked, its log
+        lines and its references to blobs. What happened stays, and that this was done is recorded. False if it was done before.
+
+        Raises RunNotEnded for a run that has not ended.
+        """
+        engine = self._engine
+        return await delete_run(
+            engine.store,
+            engine.values.blobs,
+            self.run_id,
+            by=storable(by),
+            reason=storable(reason),
+            clock=engine.clock,
+        )

@@ -17,7 +17,7 @@ from perdure.engine.concluding import conclude_for
 from perdure.engine.goingback import JUMP, RETRY, Back
 from perdure.engine.inputs import fitted
 from perdure.engine.past import difference, end_of_branch, stored_at
-from perdure.errors import CannotGoBack, GoingBackPending, WrongInputs
+from perdure.errors import CannotGoBack, GoingBackPending, ValuesDeleted, WrongInputs
 from perdure.graph.handles import Handle
 from perdure.ids import BranchId, CommandId, NodeId, Seq
 from perdure.journal.compare import Difference
@@ -240,6 +240,8 @@ class Repairs(Checkpoints):
             payload=msgspec.to_builtins(back),
             created_at=self._engine.clock.now_micros(),
         )
+        if await self._engine.store.load_deletion(self.run_id) is not None:
+            raise ValuesDeleted(self.run_id)
         await self._engine.store.add_command(command)
         await self._engine.commanded(self.run_id)
         try:

@@ -14,10 +14,11 @@ from perdure.engine.hub import Flash
 from perdure.engine.kept import Kept
 from perdure.engine.leases import is_alive
 from perdure.engine.progress import Progress, progress_now
-from perdure.errors import RunCancelled, RunFailed, RunResting
+from perdure.errors import RunCancelled, RunFailed, RunResting, ValuesDeleted
 from perdure.graph.annotations import shaped
 from perdure.graph.model import DEFAULT_OUTPUT
 from perdure.ids import RunId, Seq
+from perdure.journal.deletion import DELETED
 from perdure.journal.events import Encoded, Recorded
 from perdure.journal.resting import IN_DOUBT
 from perdure.journal.states import MOVING, TERMINAL, WAITING, RunState, RunStatus
@@ -62,6 +63,8 @@ class Run(Forks, Kept, Generic[R]):
         run = await self._until(_is_held_up)
         match run.status:
             case RunStatus.COMPLETED:
+                if DELETED in (run.outputs or {}).values():
+                    raise ValuesDeleted(run.run_id)
                 return cast("R", await self._outputs(run))
             case RunStatus.FAILED:
                 assert run.error is not None

@@ -459,6 +459,13 @@ class CheckpointSaved(Event, frozen=True, kw_only=True):
     """Under which id somebody did: who asks again is told of this one."""
 
 
+class RunDeleted(Event, frozen=True, kw_only=True):
+    """The values of the run were removed: what it was given, what its nodes gave, what it was told. What happened stays."""
+
+    by: str = ""
+    reason: str = ""
+
+
 class VersionResolved(Event, frozen=True, kw_only=True):
     """What an alias of its workflow meant when the run was started. The run keeps that version, wherever the alias moves."""
 
@@ -518,6 +525,7 @@ AnyEvent = (
     | BranchCreated
     | BranchActivated
     | CheckpointSaved
+    | RunDeleted
     | VersionResolved
 )
 
@@ -525,6 +533,7 @@ TERMINAL_EVENTS = (RunCompleted, RunFailed, RunCancelled)
 AUDIT_EVENTS = (
     AttemptResultDiscarded,
     CheckpointSaved,
+    RunDeleted,
     RunClaimed,
     RunRecovered,
     RunReopened,

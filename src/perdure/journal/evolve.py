@@ -10,7 +10,7 @@ from perdure.errors import IllegalTransition
 from perdure.ids import Epoch, RunId, Seq
 from perdure.journal import events as e
 from perdure.journal.flow import checkpointed, cut_back, evolve_stream, opened_stream
-from perdure.journal.states import NODE_LAW, RUN_LAW, NodeState, NodeStatus, RunState, RunStatus
+from perdure.journal.states import NODE_LAW, RUN_LAW, TERMINAL, NodeState, NodeStatus, RunState, RunStatus
 
 PROGRESS = (e.NodeCompleted, e.OutboxEnqueued, e.WaitOpened, e.InteractionResponded, e.TimerFired, e.SignalTaken)
 """What says that the run gets on: from here its losses are counted anew."""
@@ -88,6 +88,10 @@ def evolve_run(run: RunState, event: e.Event, *, seq: Seq, at: int) -> RunState:
             return replace(run, branch_id=event.branch_id, last_seq=seq)
         case e.CheckpointSaved():
             if not 0 < event.seq < seq:
+                raise IllegalTransition(run.status, event)
+            return replace(run, last_seq=seq)
+        case e.RunDeleted():
+            if run.status not in TERMINAL:
                 raise IllegalTransition(run.status, event)
             return replace(run, last_seq=seq)
         case e.RunCreated():

@@ -234,6 +234,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     owner: EngineId | None
     reason: str = ""
     wake_at: int | None = None
+    deleted_at: int | None = None
+    """When its values were deleted, if they were."""
 
 
 class OpenWait(msgspec.Struct, frozen=True, kw_only=True):
@@ -523,13 +525,20 @@ class Store(Protocol):
         """
         ...
 
-    async def write_run(self, pages: Iterator[Sequence[Record]], *, from_archive: bool = False) -> bool:
+    async def write_run(
+        self, pages: Iterator[Sequence[Record]], *, from_archive: bool = False, instead_of: Seq | None = None
+    ) -> bool:
         """Write a run that `read_runs` has given, here or elsewhere, all of it or nothing. It has no owner afterwards.
 
         False if a run with its id is there, or in the archive, unless it comes from there: then nothing is written. Its version
-        has to be here already. What `pages` raises is passed on, and nothing is written either. Raises `Refused` for records that
-        the database will not have.
+        has to be here already. With `instead_of`, the run that is there gives way to this one; False unless it has ended with
+        that event, nobody owns it and nobody wants it to go on. What `pages` raises is passed on, and nothing is written either.
+        Raises `Refused` for records that the database will not have.
         """
+        ...
+
+    async def load_deletion(self, run_id: RunId) -> int | None:
+        """Return when the values of a run were deleted, in microseconds since 1970; None if they were not."""
         ...
 
     async def keep_version(self, version: WorkflowVersion) -> WorkflowVersion:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from perdure.ids import RunId
-from perdure.journal.events import Recorded
+from perdure.journal.events import Recorded, RunDeleted
 from perdure.journal.states import BranchState, CheckpointState, NodeState, RunState, SignalState, WaitState
 from perdure.store import branches, checkpoints, rows, segments, waits
 from perdure.store.base import BlobUse, Command, ItemRow, LogLine, StepRow, WorkflowVersion
@@ -150,6 +150,11 @@ def reading(run_id: RunId) -> Reading:
             if len(page) < RECORDS_PER_PAGE:
                 break
             after = listing.key_of(page[-1])
+
+
+def deletions_in(records: Sequence[Record]) -> list[int]:
+    """Return when the values of a run were deleted, if one of these says so."""
+    return [entry.at for entry in records if isinstance(entry, Recorded) and isinstance(entry.event, RunDeleted)]
 
 
 def by_kind(page: Sequence[Record]) -> Iterator[tuple[Kind, list[Any]]]:

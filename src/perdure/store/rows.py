@@ -314,7 +314,7 @@ def command_of(row: Row) -> Command:
 
 
 def summary_of(row: Row) -> RunSummary:
-    """Read run_id, workflow, workflow_version, status, created_at, started_at, ended_at, owner, reason, wake_at."""
+    """Read run_id, workflow, workflow_version, status, created_at, started_at, ended_at, owner, reason, wake_at, deleted_at."""
     return RunSummary(
         run_id=RunId(row[0]),
         workflow=row[1],
@@ -326,6 +326,7 @@ def summary_of(row: Row) -> RunSummary:
         owner=None if row[7] is None else EngineId(row[7]),
         reason=row[8],
         wake_at=row[9],
+        deleted_at=row[10],
     )
 
 

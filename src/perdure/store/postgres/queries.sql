@@ -475,7 +475,8 @@ SELECT wanted.digest FROM unnest($1::text[]) AS wanted (digest)
 
 -- name: list_runs
 -- A page of runs, newest first.
-SELECT run_id, workflow, workflow_version, status, created_at, started_at, ended_at, owner, reason, wake_at
+SELECT run_id, workflow, workflow_version, status, created_at, started_at, ended_at, owner, reason, wake_at,
+       (SELECT deleted_at FROM run_deletions AS d WHERE d.project_id = run_state.project_id AND d.run_id = run_state.run_id)
   FROM run_state
  WHERE project_id = $1
    AND ($2::text[] IS NULL OR status = ANY($2))
@@ -1028,24 +1029,36 @@ SELECT r.run_id
 SELECT run_id FROM run_commands
  WHERE project_id = $1 AND run_id = ANY ($2::text[]) AND taken_seq IS NULL AND kind IN ('retry', 'jump', 'restore');
 
--- name: archive_runs
--- Runs are in a file from here on, and nowhere else. `$2` rows of run_archives, `$3` the runs.
-WITH events AS (DELETE FROM run_events WHERE project_id = $1 AND run_id = ANY ($3::text[])),
-     segments AS (DELETE FROM run_log_segments WHERE project_id = $1 AND run_id = ANY ($3::text[])),
-     nodes AS (DELETE FROM run_node_state WHERE project_id = $1 AND run_id = ANY ($3::text[])),
-     steps AS (DELETE FROM run_steps WHERE project_id = $1 AND run_id = ANY ($3::text[])),
-     waits AS (DELETE FROM run_waits WHERE project_id = $1 AND run_id = ANY ($3::text[])),
-     signals AS (DELETE FROM run_signals WHERE project_id = $1 AND run_id = ANY ($3::text[])),
-     checkpoints AS (DELETE FROM run_checkpoints WHERE project_id = $1 AND run_id = ANY ($3::text[])),
-     items AS (DELETE FROM run_inbox_messages WHERE project_id = $1 AND run_id = ANY ($3::text[])),
-     commands AS (DELETE FROM run_commands WHERE project_id = $1 AND run_id = ANY ($3::text[])),
-     uses AS (DELETE FROM blobs WHERE project_id = $1 AND run_id = ANY ($3::text[])),
-     logs AS (DELETE FROM run_logs WHERE project_id = $1 AND run_id = ANY ($3::text[])),
-     branches AS (DELETE FROM run_branches WHERE project_id = $1 AND run_id = ANY ($3::text[]))
+-- name: remove_parts
+-- All that belongs to runs that are locked.
+WITH events AS (DELETE FROM run_events WHERE project_id = $1 AND run_id = ANY ($2::text[])),
+     segments AS (DELETE FROM run_log_segments WHERE project_id = $1 AND run_id = ANY ($2::text[])),
+     nodes AS (DELETE FROM run_node_state WHERE project_id = $1 AND run_id = ANY ($2::text[])),
+     steps AS (DELETE FROM run_steps WHERE project_id = $1 AND run_id = ANY ($2::text[])),
+     waits AS (DELETE FROM run_waits WHERE project_id = $1 AND run_id = ANY ($2::text[])),
+     signals AS (DELETE FROM run_signals WHERE project_id = $1 AND run_id = ANY ($2::text[])),
+     checkpoints AS (DELETE FROM run_checkpoints WHERE project_id = $1 AND run_id = ANY ($2::text[])),
+     items AS (DELETE FROM run_inbox_messages WHERE project_id = $1 AND run_id = ANY ($2::text[])),
+     commands AS (DELETE FROM run_commands WHERE project_id = $1 AND run_id = ANY ($2::text[])),
+     uses AS (DELETE FROM blobs WHERE project_id = $1 AND run_id = ANY ($2::text[])),
+     logs AS (DELETE FROM run_logs WHERE project_id = $1 AND run_id = ANY ($2::text[])),
+     deletions AS (DELETE FROM run_deletions WHERE project_id = $1 AND run_id = ANY ($2::text[]))
+DELETE FROM run_branches WHERE project_id = $1 AND run_id = ANY ($2::text[]);
+
+-- name: add_archives
+-- Runs are in a file from here on.
 INSERT INTO run_archives (project_id, run_id, workflow, workflow_version, status, created_at, ended_at, last_seq, archived_at, file, position, size, digest, is_removed)
 SELECT $1, a->>0, a->>1, (a->>2)::bigint, a->>3, (a->>4)::bigint, (a->>5)::bigint, (a->>6)::bigint, (a->>7)::bigint, a->>8,
        (a->>9)::bigint, (a->>10)::bigint, a->>11, 1
   FROM jsonb_array_elements($2::jsonb) AS a;
+
+-- name: add_deletion
+-- The values of a run were deleted.
+INSERT INTO run_deletions (project_id, run_id, deleted_at) VALUES ($1, $2, $3);
+
+-- name: load_deletion
+-- When that was.
+SELECT deleted_at FROM run_deletions WHERE project_id = $1 AND run_id = $2;
 
 -- name: remove_states
 -- The runs themselves, when nothing refers to them any more.

@@ -304,13 +304,24 @@ class PostgresStore:
             async for page in pages:
                 yield page
 
-    async def write_run(self, pages: Iterator[Sequence[Record]], *, from_archive: bool = False) -> bool:
+    async def write_run(
+        self, pages: Iterator[Sequence[Record]], *, from_archive: bool = False, instead_of: Seq | None = None
+    ) -> bool:
         is_written = await write_records(
-            self._readers, self._address.where, self._project, pages, from_archive=from_archive
+            self._readers,
+            self._address.where,
+            self._project,
+            pages,
+            from_archive=from_archive,
+            instead_of=instead_of,
         )
         if is_written:
             self._tell()
         return is_written
+
+    async def load_deletion(self, run_id: RunId) -> int | None:
+        found = await self._rows("load_deletion", run_id)
+        return found[0][0] if found else None
 
     async def keep_version(self, version: WorkflowVersion) -> WorkflowVersion:
         key = (self._project, version.workflow)

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequenc
 from typing import Any
 
 from perdure.errors import PerdureError
-from perdure.ids import RunId
+from perdure.ids import RunId, Seq
 from perdure.store import branches, checkpoints, rows, waits
 from perdure.store.archives import archive_row
 from perdure.store.base import ArchivedRun
@@ -16,7 +16,7 @@ from perdure.store.postgres.failures import Trouble, problem_of, translate, trou
 from perdure.store.postgres.lanes import Lane
 from perdure.store.postgres.session import Session
 from perdure.store.postgres.texts import to_stored
-from perdure.store.records import Kind, Query, Record, Refused, by_kind, command_row, reading
+from perdure.store.records import Kind, Query, Record, Refused, by_kind, command_row, deletions_in, reading
 
 Rows = list[tuple[Any, ...]]
 
@@ -70,12 +70,18 @@ async def _read(session: Session, project_id: str, run_id: RunId) -> AsyncGenera
 
 
 async def write_records(
-    lane: Lane, where: str, project_id: str, pages: Iterator[Sequence[Record]], *, from_archive: bool
+    lane: Lane,
+    where: str,
+    project_id: str,
+    pages: Iterator[Sequence[Record]],
+    *,
+    from_archive: bool,
+    instead_of: Seq | None,
 ) -> bool:
     """Write a whole run in one transaction. False if one with its id is there. Raises Refused."""
     try:
         async with lane.session() as session, session.transaction("begin_whole"):
-            return await _write(session, project_id, pages, from_archive=from_archive)
+            return await _write(session, project_id, pages, from_archive=from_archive, instead_of=instead_of)
     except (PerdureError, Refused, asyncio.CancelledError):
         raise
     except Exception as error:  # whatever the driver raises is judged here
@@ -90,18 +96,27 @@ async def archive_runs(session: Session, project_id: str, archived: Sequence[Arc
     """Remove runs that are in a file, and record where they are."""
     runs = {run.run_id: run for run in archived}
     async with session.transaction("begin_whole"):
-        found = await session.rows("lock_archivable", project_id, list(runs), [run.last_seq for run in runs.values()])
-        locked = {RunId(run_id) for (run_id,) in found}
-        wanted = {run_id for (run_id,) in await session.rows("wanted_again", project_id, list(locked))}
-        chosen = [run_id for run_id in runs if run_id in locked - wanted]
-        if chosen:
-            document = encode_rows([archive_row(runs[run_id]) for run_id in chosen])
-            await session.write("archive_runs", to_stored(project_id), document, to_stored(list[str](chosen)))
-            await session.write("remove_states", to_stored(project_id), to_stored(list[str](chosen)))
-    return set(chosen)
+        removed = await _removed(session, project_id, {run_id: run.last_seq for run_id, run in runs.items()})
+        document = encode_rows([archive_row(runs[run_id]) for run_id in runs if run_id in removed])
+        await session.write("add_archives", to_stored(project_id), document)
+    return removed
 
 
-async def _write(session: Session, project_id: str, pages: Iterator[Sequence[Record]], *, from_archive: bool) -> bool:
+async def _removed(session: Session, project_id: str, runs: Mapping[RunId, Seq]) -> set[RunId]:
+    """Remove those of these runs that have ended with this event and that nobody wants to go on. Return which they were."""
+    found = await session.rows("lock_archivable", project_id, list(runs), list(runs.values()))
+    locked = {RunId(run_id) for (run_id,) in found}
+    wanted = {RunId(run_id) for (run_id,) in await session.rows("wanted_again", project_id, list(locked))}
+    chosen = locked - wanted
+    if chosen:
+        await session.rows("remove_parts", project_id, list(chosen))
+        await session.rows("remove_states", project_id, list(chosen))
+    return chosen
+
+
+async def _write(
+    session: Session, project_id: str, pages: Iterator[Sequence[Record]], *, from_archive: bool, instead_of: Seq | None
+) -> bool:
     project = to_stored(project_id)
     key: tuple[str, ...] = ()
     while (page := await asyncio.to_thread(next, pages, None)) is not None:
@@ -112,6 +127,8 @@ async def _write(session: Session, project_id: str, pages: Iterator[Sequence[Rec
                 key = (records[0].run_id,)
                 if from_archive:
                     await session.rows("forget_archive", project_id, *key)
+                if instead_of is not None and not await _removed(session, project_id, {RunId(key[0]): instead_of}):
+                    return False
             statement, rows_of = _STATEMENTS[kind]
             try:
                 document = encode_rows(rows_of(key, records))
@@ -120,6 +137,8 @@ async def _write(session: Session, project_id: str, pages: Iterator[Sequence[Rec
             written = await session.write(statement, project, document)
             if kind is Kind.RUN and not written:
                 return False
+            for at in deletions_in(records):
+                await session.rows("add_deletion", project_id, *key, at)
     return True
 
 

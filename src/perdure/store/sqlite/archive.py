@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import apsw
 
-from perdure.ids import RunId
+from perdure.ids import RunId, Seq
 from perdure.store.archives import archive_row
 from perdure.store.base import ArchivedRun
 
@@ -33,6 +33,7 @@ _PARTS = (
     "remove_signals",
     "remove_checkpoints",
     "remove_blob_uses",
+    "remove_deletion",
     "remove_branches",
 )
 
@@ -51,6 +52,15 @@ def archive_runs(
             _remove(connection, sql, project, run.run_id, ALL)
         done.add(run.run_id)
     return done
+
+
+def make_way(connection: apsw.Connection, sql: Mapping[str, str], project: str, run_id: RunId, last_seq: Seq) -> bool:
+    """Remove a run inside a transaction without foreign keys, for another one in its place. False if it has not ended so."""
+    if not connection.execute(sql["is_archivable"], (project, run_id, last_seq)).get:
+        return False
+    connection.execute(sql["remove_state"], (project, run_id))
+    _remove(connection, sql, project, run_id, ALL)
+    return True
 
 
 def remove_leftovers(connection: apsw.Connection, sql: Mapping[str, str], project: str, limit: int) -> None:

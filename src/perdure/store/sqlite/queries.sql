@@ -334,7 +334,8 @@ SELECT value FROM json_each(?1) AS wanted
 
 -- name: list_runs
 -- A page of runs, newest first. Statuses come as a JSON list.
-SELECT run_id, workflow, workflow_version, status, created_at, started_at, ended_at, owner, reason, wake_at
+SELECT run_id, workflow, workflow_version, status, created_at, started_at, ended_at, owner, reason, wake_at,
+       (SELECT deleted_at FROM run_deletions AS d WHERE d.project_id = run_state.project_id AND d.run_id = run_state.run_id)
   FROM run_state
  WHERE project_id = ?1
    AND (?2 IS NULL OR status IN (SELECT value FROM json_each(?2)))
@@ -689,6 +690,17 @@ DELETE FROM run_logs WHERE log_id IN (SELECT log_id FROM run_logs WHERE project_
 -- name: remove_branches
 DELETE FROM run_branches WHERE project_id = ?1 AND run_id = ?2 AND branch_id IN (
     SELECT branch_id FROM run_branches WHERE project_id = ?1 AND run_id = ?2 LIMIT ?3);
+
+-- name: remove_deletion
+DELETE FROM run_deletions WHERE project_id = ?1 AND run_id = ?2 AND ?3 <> 0;
+
+-- name: add_deletion
+-- The values of a run were deleted.
+INSERT INTO run_deletions (project_id, run_id, deleted_at) VALUES (?, ?, ?);
+
+-- name: load_deletion
+-- When that was.
+SELECT deleted_at FROM run_deletions WHERE project_id = ? AND run_id = ?;
 
 -- name: archives_left
 -- Runs of which rows may still be there.

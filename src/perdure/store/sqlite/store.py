@@ -444,7 +444,9 @@ class SqliteStore:
         finally:
             connection.close()
 
-    async def write_run(self, pages: Iterator[Sequence[Record]], *, from_archive: bool = False) -> bool:
+    async def write_run(
+        self, pages: Iterator[Sequence[Record]], *, from_archive: bool = False, instead_of: Seq | None = None
+    ) -> bool:
         self._require_open()
         self._require_writable()
 
@@ -452,14 +454,22 @@ class SqliteStore:
             connection = connect(self._location)
             try:
                 with translated(self.path):
+                    if instead_of is not None:
+                        connection.execute("PRAGMA foreign_keys = OFF")
                     connection.execute("BEGIN IMMEDIATE")
-                    is_written = write_records(connection, self._sql, self._project, pages, from_archive=from_archive)
+                    is_written = write_records(
+                        connection, self._sql, self._project, pages, from_archive=from_archive, instead_of=instead_of
+                    )
                     connection.execute("COMMIT")
                     return is_written
             finally:
                 connection.close()  # what was not committed is undone by this
 
         return await self._aside(write)
+
+    async def load_deletion(self, run_id: RunId) -> int | None:
+        found = await self._rows("load_deletion", (self._project, run_id))
+        return found[0][0] if found else None
 
     async def keep_version(self, version: WorkflowVersion) -> WorkflowVersion:
         key = (self._project, version.workflow)

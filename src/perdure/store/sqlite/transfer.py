@@ -8,11 +8,12 @@ from typing import Any
 
 import apsw
 
-from perdure.ids import RunId
+from perdure.ids import RunId, Seq
 from perdure.journal.states import RunState
 from perdure.store import branches, checkpoints, rows, waits
 from perdure.store.base import LogLine
-from perdure.store.records import Kind, Query, Record, Refused, by_kind, command_row, reading
+from perdure.store.records import Kind, Query, Record, Refused, by_kind, command_row, deletions_in, reading
+from perdure.store.sqlite.archive import make_way
 from perdure.store.sqlite.connection import REFUSALS
 
 Select = Callable[[str, tuple[Any, ...]], Sequence[tuple[Any, ...]]]
@@ -52,6 +53,7 @@ def write_records(
     pages: Iterable[Sequence[Record]],
     *,
     from_archive: bool,
+    instead_of: Seq | None,
 ) -> bool:
     """Write a whole run inside a transaction. False if one with its id is there. Raises Refused."""
     run_id: RunId | None = None
@@ -60,15 +62,19 @@ def write_records(
             try:
                 if kind is Kind.RUN:
                     (run,) = records
-                    run_id = run.run_id
+                    run_id = RunId(run.run_id)
                     if from_archive:
                         connection.execute(sql["forget_archive"], (project, run_id))
+                    if instead_of is not None and not make_way(connection, sql, project, run_id, instead_of):
+                        return False
                     if not _create(connection, sql, project, run):
                         return False
                 elif kind is not Kind.VERSION:
                     assert run_id is not None, "a run's own row comes first"
                     statement, bindings = _bindings(kind, records, (project, run_id))
                     connection.executemany(sql[statement], bindings)
+                    for at in deletions_in(records):
+                        connection.execute(sql["add_deletion"], (project, run_id, at))
             except (*REFUSALS, OverflowError, UnicodeError) as error:
                 raise Refused(f"{type(error).__name__}: {error}") from error
     return True

@@ -24,3 +24,14 @@ CREATE INDEX run_archives_by_file ON run_archives (project_id, file);
 CREATE INDEX run_archives_left ON run_archives (project_id, run_id) WHERE is_removed = 0;
 
 ALTER TABLE run_archives ALTER COLUMN project_id SET (n_distinct = 1);
+
+-- Runs whose values were deleted, as their logs tell.
+
+CREATE TABLE run_deletions (
+    project_id text   COLLATE "C" NOT NULL,
+    run_id     text   COLLATE "C" NOT NULL,
+    deleted_at bigint NOT NULL,
+    PRIMARY KEY (project_id, run_id)
+);
+
+ALTER TABLE run_deletions ALTER COLUMN project_id SET (n_distinct = 1);

@@ -22,3 +22,12 @@ CREATE TABLE run_archives (
 CREATE INDEX run_archives_by_age ON run_archives (project_id, created_at, run_id);
 CREATE INDEX run_archives_by_file ON run_archives (project_id, file);
 CREATE INDEX run_archives_left ON run_archives (project_id, run_id) WHERE is_removed = 0;
+
+-- Runs whose values were deleted, as their logs tell.
+
+CREATE TABLE run_deletions (
+    project_id TEXT    NOT NULL,
+    run_id     TEXT    NOT NULL,
+    deleted_at INTEGER NOT NULL,
+    PRIMARY KEY (project_id, run_id)
+) STRICT, WITHOUT ROWID;

@@ -1,0 +1,85 @@
+"""Deleting the values of a run: it is written anew without them, in the place of what is there, in one transaction."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from tempfile import TemporaryFile
+from typing import BinaryIO, cast
+
+from msgspec.structs import replace
+
+from perdure.clock import Clock
+from perdure.engine.archives import missing
+from perdure.engine.exporting import Packer, pack
+from perdure.engine.importing import Source
+from perdure.errors import RunNotEnded, StoreLocked
+from perdure.ids import EventId, RunId, Seq, new_id
+from perdure.journal.deletion import without_values
+from perdure.journal.events import Recorded, RunDeleted
+from perdure.journal.states import TERMINAL, RunState
+from perdure.store.base import BlobUse, ItemRow, LogLine, Store, WorkflowVersion
+from perdure.store.blobs import BlobStore
+from perdure.store.records import KeptCommand, Record
+
+MOST_TRIES = 5
+_VALUES_ALONE = (BlobUse, ItemRow, KeptCommand, LogLine)
+"""Records of which nothing is left without their values."""
+
+
+async def delete_run(
+    store: Store, blobs: BlobStore, run_id: RunId, *, by: str = "", reason: str = "", clock: Clock
+) -> bool:
+    """Delete the values of a run that has ended. False if that was done before.
+
+    Raises RunNotFound, RunArchived, RunNotEnded, and StoreLocked if somebody wants it to go on at the same time.
+    """
+    for _ in range(MOST_TRIES):
+        run = await store.load_state(run_id)
+        if run is None:
+            raise await missing(store, run_id)
+        if await store.load_deletion(run_id) is not None:
+            return False
+        if run.status not in TERMINAL:
+            raise RunNotEnded(run_id, run.status.value, "Nothing was deleted.")
+        if await _replaced(store, blobs, run, RunDeleted(by=by, reason=reason), clock):
+            return True
+    raise StoreLocked(f"Run {run_id!r} changes, or somebody wants it to go on. Nothing was deleted. Try again.")
+
+
+async def _replaced(store: Store, blobs: BlobStore, run: RunState, event: RunDeleted, clock: Clock) -> bool:
+    deletion = Recorded(
+        seq=Seq(run.last_seq + 1),
+        id=EventId(new_id()),
+        branch_id=run.branch_id,
+        epoch=run.epoch,
+        at=clock.now_micros(),
+        event=event,
+    )
+    # A run may be larger than the memory: what is to stay goes through a file that nobody else sees.
+    with await asyncio.to_thread(TemporaryFile, prefix="perdure-") as opened:
+        file = cast("BinaryIO", opened)
+        await pack(_emptied(store.read_runs([run.run_id]), deletion), Packer(file, blobs, clock))
+        left = Source(file=file, place="what is left of the run")
+        return await store.write_run(left.records(), instead_of=run.last_seq)
+
+
+async def _emptied(
+    pages: AsyncGenerator[Sequence[Record], None], deletion: Recorded
+) -> AsyncGenerator[Sequence[Record], None]:
+    async with aclosing(pages) as reading:
+        async for page in reading:
+            kept = [_without(record, deletion) for record in page if not isinstance(record, _VALUES_ALONE)]
+            if kept and isinstance(last := kept[-1], Recorded) and last.seq == deletion.seq - 1:
+                kept.append(deletion)
+            if kept:
+                yield kept
+
+
+def _without(record: Record, deletion: Recorded) -> Record:
+    if isinstance(record, WorkflowVersion):
+        return record
+    if isinstance(record, RunState):
+        return replace(without_values(record), last_seq=deletion.seq)
+    return without_values(record)

@@ -1,0 +1,38 @@
+"""`perdure delete`."""
+
+from __future__ import annotations
+
+from tests.cli.conftest import FLOW, GATED, Cli
+
+
+def test_the_values_of_a_run_are_deleted(cli: Cli):
+    cli.write("flow.py", FLOW)
+    cli("run", "flow.py", "--input", "name=Ada", "--run-id", "ada")
+
+    asked = cli("delete", "ada")
+    assert (asked.returncode, "--yes" in asked.stderr) == (2, True)
+    assert cli.json("show", "ada")["inputs"]["name"] == "Ada"
+    assert cli.json("delete", "ada", "--yes", "--reason", "asked for") == [{"run_id": "ada", "deleted": True}]
+
+    assert "Ada" not in cli("events", "ada", "--json").stdout
+    assert cli.json("events", "ada")[-1]["reason"] == "asked for"
+    assert cli.json("show", "ada")["deleted_at"] is not None
+    assert "its values are gone" in cli("show", "ada").stdout
+    assert "completed, deleted" in cli("list").stdout
+    assert cli.json("logs", "ada") == []
+    assert cli("verify").returncode == 0
+    assert cli("delete", "ada", "--yes").stdout == "the values of run ada were deleted before\n"
+    assert cli("show", "ada", "--result").returncode == 2
+
+
+def test_a_run_that_has_not_ended_is_refused(cli: Cli):
+    cli.write("flow.py", GATED)
+    running = cli.start("run", "flow.py", "--run-id", "gated")
+    while not (cli.folder / "ledger.txt").exists() or "gate" not in cli.ledger():
+        pass
+
+    refused = cli("delete", "gated", "--yes")
+
+    assert (refused.returncode, "has not ended" in refused.stderr) == (2, True)
+    (cli.folder / "open").touch()
+    assert running.wait() == 0
