@@ -75,6 +75,7 @@ def test_nothing_is_told_before_three_runs_have_completed(sqlite_url: str) -> No
             await asyncio.sleep(15)
             assert await run.progress() == Progress(done=1, total=4)
             await run.result()
+            assert (await run.progress()).percent == 100.0
         run = await engine.start(forked)
         await asyncio.sleep(15)
         assert (await run.progress()).based_on_runs == 3
@@ -98,6 +99,7 @@ def test_what_is_told_follows_the_longest_way(sqlite_url: str) -> None:
         await run.result()
         ended = await run.progress()
         assert (ended.done, ended.percent, ended.remaining_seconds) == (4, 100.0, None)
+        assert ended.based_on_runs == 5  # its own time is not among them
         await assert_whole(engine, run)
 
     virtually(sqlite_url, main)
@@ -181,6 +183,10 @@ def test_waiting_for_people_is_not_counted_and_is_told(sqlite_url: str) -> None:
         assert after.remaining_seconds == pytest.approx(20, abs=1.5)
         assert not after.waits
         await run.result()
+        stopped = await engine.start(approved)
+        await stopped.cancel()
+        assert (await stopped.wait()).status is RunStatus.CANCELLED
+        assert not (await stopped.progress()).waits
 
     virtually(sqlite_url, main)
 

@@ -15,7 +15,7 @@ from perdure.journal.estimate import NOTHING, Estimate, Estimator, runs_to_look_
 from perdure.journal.headway import Headway, Headways
 from perdure.journal.moments import moment_of
 from perdure.journal.pace import Pace
-from perdure.journal.states import MOVING, SETTLED, WAITING, RunState, RunStatus
+from perdure.journal.states import SETTLED, WAITING, RunState, RunStatus
 from perdure.journal.times import by_node, took
 from perdure.store.base import Store, StoredRun
 
@@ -128,7 +128,7 @@ def progress_of(stored: StoredRun, graph: Graph | None, estimate: Estimate) -> P
         remaining_high_seconds=None if remaining is None else seconds(remaining.high),
         based_on_runs=estimate.based_on,
         overdue=estimate.overdue,
-        waits=estimate.waits and stored.run.status in MOVING | WAITING | {RunStatus.PAUSED},
+        waits=estimate.waits,
     )
 
 

@@ -23,8 +23,10 @@ LEAST_RUNS = 3
 """Fewer earlier runs tell nothing."""
 MOST_RUNS = 20
 """More do not tell more, and what is long ago may be different."""
-MOST_TIMES = 40_000
+MOST_TIMES = 20_000
 """How many times of nodes are looked at: of large graphs, those of fewer runs."""
+MOST_NODES = 10_000
+"""Larger graphs are not estimated: what three runs of them took is more than can be looked at once a second."""
 LOWER, UPPER = 0.1, 0.9
 """Which part of the scenarios the band leaves out below, and up to where it goes."""
 MARGIN = 0.1
@@ -66,8 +68,8 @@ NOTHING = Estimate()
 
 def runs_to_look_at(graph: Graph) -> int:
     """Return how many earlier runs of a graph tell enough about another one; 0 if it is too large to be estimated."""
-    found = min(MOST_RUNS, MOST_TIMES // max(len(graph.nodes), 1))
-    return found if found >= LEAST_RUNS else 0
+    size = len(graph.nodes)
+    return max(min(MOST_RUNS, MOST_TIMES // max(size, 1)), LEAST_RUNS) if size <= MOST_NODES else 0
 
 
 class Estimator:
@@ -104,7 +106,7 @@ class Estimator:
             remaining=remaining,
             based_on=len(scenarios),
             overdue=overdue,
-            waits=view.waits_now or any(run.waited[place] for run in scenarios for place in view.unfinished),
+            waits=moment.status not in _HOPELESS and _waits(view, scenarios),
         )
 
     def _fill_gaps(self) -> None:
@@ -170,6 +172,11 @@ def _remaining(
         if worse != found:
             return None, named
     return _band(found), named
+
+
+def _waits(view: View, scenarios: Sequence[Scenario]) -> bool:
+    """Whether a run waits for something from outside, or others did where it has yet to come."""
+    return view.waits_now or any(run.waited[place] for run in scenarios for place in view.unfinished)
 
 
 def _worked(place: int, scenarios: Sequence[Scenario]) -> list[int]:
@@ -243,7 +250,8 @@ def _longest(view: View, scenario: Scenario, lefts: Mapping[int, Sequence[int]],
         left = lefts.get(place)
         beside = shape.beside[place]
         if view.status(place) not in BEGUN:
-            begin = max((ends.get(source, 0) for source in shape.before[place]), default=0)
+            for source in shape.before[place]:
+                begin = max(begin, ends.get(source, 0))
             for source, is_streamed in beside:
                 if not scenario.overlaps(source, place):
                     begin = max(begin, ends.get(source, 0))

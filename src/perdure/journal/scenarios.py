@@ -80,6 +80,7 @@ class View:
         self.shape = shape
         self.moment = moment
         self._nodes = [moment.nodes.get(node_id) for node_id in shape.order]
+        self._statuses = [NodeStatus.IDLE if node is None else node.status for node in self._nodes]
         self._waits = by_node(moment.waits)
         self.endless = self._reached(shape.places[node_id] for node_id in moment.endless if node_id in shape.places)
         """What goes on until it is stopped, and what reads from it."""
@@ -93,8 +94,7 @@ class View:
         )
 
     def status(self, place: int) -> NodeStatus:
-        node = self._nodes[place]
-        return NodeStatus.IDLE if node is None else node.status
+        return self._statuses[place]
 
     def node(self, place: int) -> NodeState:
         node = self._nodes[place]

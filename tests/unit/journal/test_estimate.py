@@ -9,6 +9,8 @@ import pytest
 from perdure.graph.model import Edge, EdgeMode, Graph, Node
 from perdure.ids import BranchId, NodeId, RunId
 from perdure.journal.estimate import (
+    LEAST_RUNS,
+    MOST_NODES,
     MOST_RUNS,
     MOST_TIMES,
     NOTHING,
@@ -215,10 +217,14 @@ def test_nothing_is_said_of_a_graph_that_is_gone():
 
 
 def test_of_large_graphs_fewer_runs_are_looked_at_and_of_too_large_ones_none():
-    assert runs_to_look_at(CHAIN) == MOST_RUNS
-    nodes = tuple(Node(id=NodeId(f"n{number}"), type="t") for number in range(MOST_TIMES // 4))
-    assert runs_to_look_at(Graph(name="g", nodes=nodes)) == 4
-    assert runs_to_look_at(Graph(name="g", nodes=nodes + nodes)) == 0
+    def of_size(size: int) -> int:
+        nodes = tuple(Node(id=NodeId(f"n{number}"), type="t") for number in range(size))
+        return runs_to_look_at(Graph(name="g", nodes=nodes))
+
+    assert of_size(0) == of_size(MOST_TIMES // MOST_RUNS) == MOST_RUNS
+    assert of_size(MOST_TIMES // 5) == 5
+    assert of_size(MOST_NODES) == LEAST_RUNS
+    assert of_size(MOST_NODES + 1) == 0
 
 
 @pytest.mark.parametrize(
@@ -383,6 +389,7 @@ def test_waiting_for_people_and_signals_is_no_work():
 
     assert estimator.usual(NodeId("b")) == 15 * SECOND
     assert (about(before), before.waits) == (pytest.approx(45), True)
+    assert not estimator.estimate(moment(*done("a"), status=RunStatus.FAILED)).waits
     assert (about(asking), asking.waits, asking.overdue) == (pytest.approx(40), True, ())
     assert about(answered) == pytest.approx(32)
     after = estimator.estimate(moment(*done("a", "b"), running("c", 1)))
