@@ -70,9 +70,9 @@ from perdure.graph.declare import Workflow, declared_workflows
 from perdure.graph.model import Graph
 from perdure.ids import DEFAULT_PROJECT, Chance, EngineId, NodeId, RunId, SystemChance
 from perdure.journal import events as e
-from perdure.journal.diagnose import is_suspect
 from perdure.journal.forking import Taken
 from perdure.journal.states import MOVING, SETTLED, WAITING, RunState
+from perdure.journal.suspicion import is_suspect
 from perdure.store.base import BlobUse, Claim, ItemRange, LeaseLost, RunExists, RunFilter, RunSummary, Store, StoredRun
 from perdure.store.blobs import open_blobs
 from perdure.store.codecs import Codecs, process_codecs

@@ -6,7 +6,7 @@ The treatment is always the same in kind, a branch that agrees with the log (`me
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -17,7 +17,7 @@ from perdure.ids import BranchId, NodeId, Seq
 from perdure.journal import events as e
 from perdure.journal.again import has_begun
 from perdure.journal.ailments import CATALOGUE
-from perdure.journal.dump import Dump, Mark
+from perdure.journal.dump import Dump
 from perdure.journal.evolve import PROGRESS
 from perdure.journal.fallback import Candidate, why_not_on
 from perdure.journal.mending import Treatment
@@ -29,10 +29,8 @@ from perdure.journal.states import (
     WAITING,
     NodeState,
     NodeStatus,
-    RunState,
     RunStatus,
     WaitKind,
-    WaitState,
     WaitStatus,
 )
 
@@ -104,34 +102,6 @@ def examine(chart: Chart) -> Examination:
     case = _Case(chart, folded)
     found, treatment = case.found()
     return Examination(findings=tuple(found), notes=tuple(case.notes()), treatment=treatment, folded=folded)
-
-
-def is_suspect(run: RunState, nodes: Sequence[NodeState], waits: Sequence[WaitState], tail: Sequence[Mark]) -> bool:
-    """Whether a run may have to be examined, by its rows and the end of its log. Cheap; a yes may be wrong."""
-    last = tail[-1] if tail else None
-    if last is None or (last.seq, last.branch_id, last.epoch) != (run.last_seq, run.branch_id, run.epoch):
-        return True
-    told = next((_STATUSES[mark.type] for mark in reversed(tail) if mark.type in _STATUSES), None)
-    if run.status not in (MOVING if told is None else told):
-        return True
-    types = [mark.type for mark in tail]
-    has_jump = _JUMP in types and _ACTIVATED not in types[types.index(_JUMP) :]
-    return has_jump or _contradicts_itself(run, nodes, waits)
-
-
-def _contradicts_itself(run: RunState, nodes: Sequence[NodeState], waits: Sequence[WaitState]) -> bool:
-    statuses = {node.status for node in nodes}
-    if run.status in WAITING:
-        open_waits = [wait for wait in waits if wait.status is WaitStatus.OPEN]
-        is_asked = any(wait.kind is WaitKind.ASK for wait in open_waits)
-        reasons = (NodeStatus.IN_DOUBT, NodeStatus.SCHEDULED, NodeStatus.SUSPENDED)
-        is_due = any(node.status is NodeStatus.SUSPENDED and node.due is not None for node in nodes)
-        has_no_reason = not open_waits and statuses.isdisjoint(reasons)
-        return (run.status is RunStatus.AWAITING_INPUT and not is_asked) or has_no_reason or is_due
-    if run.status is not RunStatus.RUNNING:
-        return False
-    has_failed = NodeStatus.FAILED in statuses and run.settings.on_failure == "stop"
-    return has_failed or (bool(statuses) and statuses <= ENDED)
 
 
 class _Case:
@@ -448,27 +418,6 @@ def _is_jump_open(log: Sequence[e.Recorded]) -> bool:
         elif isinstance(entry.event, e.BranchActivated):
             is_open = False
     return is_open
-
-
-_JUMP, _ACTIVATED = e.JumpRequested.__name__, e.BranchActivated.__name__
-_STATUSES: Mapping[str, frozenset[RunStatus]] = {
-    event.__name__: frozenset(statuses)
-    for event, statuses in (
-        (e.RunStarted, (RunStatus.RUNNING,)),
-        (e.RunResumed, (RunStatus.RUNNING,)),
-        (e.RunReopened, (RunStatus.RUNNING,)),
-        (e.RunSuspended, WAITING),
-        (e.RunPausing, (RunStatus.PAUSING,)),
-        (e.RunPaused, (RunStatus.PAUSED,)),
-        (e.RunQuarantined, (RunStatus.QUARANTINED,)),
-        (e.RunCancelling, (RunStatus.CANCELLING,)),
-        (e.RunFailing, (RunStatus.FAILING,)),
-        (e.RunCompleted, (RunStatus.COMPLETED,)),
-        (e.RunFailed, (RunStatus.FAILED,)),
-        (e.RunCancelled, (RunStatus.CANCELLED,)),
-    )
-}
-"""In which status an event leaves the run, of those that say."""
 
 
 def finding(code: str, problem: str, *, node_id: NodeId | None = None, remedy: str = "", left: str = "") -> Finding:

@@ -10,10 +10,10 @@ from perdure.graph.plan import compile_plan
 from perdure.ids import ROOT_BRANCH, BranchId, Epoch, NodeId, RunId, Seq
 from perdure.journal import events as e
 from perdure.journal.ailments import CATALOGUE
-from perdure.journal.diagnose import is_suspect
 from perdure.journal.dump import Mark
 from perdure.journal.fallback import Candidate, why_not_on
 from perdure.journal.states import NodeState, NodeStatus, RunState, RunStatus, StreamState, WaitKind, WaitState
+from perdure.journal.suspicion import is_suspect
 
 
 def run_with(status: RunStatus, **changes: object) -> RunState:
