@@ -238,6 +238,25 @@ async def test_one_who_asks_again_is_told_of_the_same_branch(store_url: str) -> 
         assert [await run.promote(1, command_id="mine") for _ in range(3)] == [3, 3, 3]
 
 
+async def test_several_who_ask_under_one_id_are_told_of_the_same_branch(store_url: str) -> None:
+    async with Engine(store_url) as engine, Engine(store_url) as other:
+        run = await engine.start(past_asked, x=0)
+        await question_of(run)
+        await until_status(run, RunStatus.AWAITING_INPUT)
+        await run.checkpoint("asked")
+        elsewhere = await other.get(run.run_id)
+
+        async def ask_after(handle: Run[Any], seconds: float) -> int:
+            await asyncio.sleep(seconds)
+            return await handle.restore("asked", command_id="mine")
+
+        asking = [ask_after(handle, number * 0.004) for number in range(10) for handle in (run, elsewhere)]
+        assert await asyncio.gather(*asking) == [2] * 20
+        await until_status(run, RunStatus.AWAITING_INPUT)
+        assert len(await run.branches()) == 2
+        await assert_whole(engine, run)
+
+
 async def test_a_question_that_was_open_then_is_asked_again(store_url: str) -> None:
     async with Engine(store_url) as engine:
         run = await engine.start(past_asked, x=0)

@@ -38,10 +38,15 @@ class Restores(Repairs):
         Raises CannotGoBack if the run moves, is on that branch, or would have to repeat what must not be; PlaceNotFound if there
         is no such branch; GoingBackPending as `retry` does.
         """
+        stored = await self.load()
         if (known := await self._asked_before(command_id)) is not None:
             return known
-        seq = await self._end_of(branch)
-        return await self._restored(seq, storable(reason or f"branch {branch} promoted"), timeout, command_id)
+        back = Back(
+            seq=await self._end_of(branch, stored),
+            branch=stored.run.branch_id,
+            reason=storable(reason or f"branch {branch} promoted"),
+        )
+        return await self._restored(stored, back, timeout, command_id)
 
     async def restore(
         self,
@@ -56,11 +61,16 @@ class Restores(Repairs):
 
         Raises as `promote` does, and PlaceNotFound if there is no such place.
         """
+        stored = await self.load()
         if (known := await self._asked_before(command_id)) is not None:
             return known
-        seq = await seq_of(self._engine.store, self.run_id, place)
         where = f"checkpoint {place!r}" if isinstance(place, str) else f"event {place}"
-        return await self._restored(seq, storable(reason or f"back to {where}"), timeout, command_id)
+        back = Back(
+            seq=await seq_of(self._engine.store, self.run_id, place),
+            branch=stored.run.branch_id,
+            reason=storable(reason or f"back to {where}"),
+        )
+        return await self._restored(stored, back, timeout, command_id)
 
     async def preview(
         self,
@@ -76,29 +86,27 @@ class Restores(Repairs):
         without any of these what `retry` would do; and do nothing."""
         if branch is None and place is None:
             return await super().preview(node, inputs=inputs, data=data, outputs=outputs)
+        stored = await self.load()
         if branch is not None:
-            seq = await self._end_of(branch)
+            seq = await self._end_of(branch, stored)
         else:
             seq = await seq_of(self._engine.store, self.run_id, place or 0)
-        stored, past, plan = await self._looked_back(seq)
-        return _preview(stored, past, plan)
+        plan = (await self._engine.prepared(stored.run)).plan
+        return _preview(stored, await load_past(self._engine.store, self.run_id, seq), plan)
 
-    async def _end_of(self, branch: int) -> Seq:
+    async def _end_of(self, branch: int, stored: StoredRun) -> Seq:
         seq = await end_of_branch(self._engine.store, self.run_id, branch)
-        if branch == (await self.state()).branch_id:
+        if branch == stored.run.branch_id:
             raise CannotGoBack(self.run_id, f"it is on branch {branch}")
         return seq
 
-    async def _looked_back(self, seq: Seq) -> tuple[StoredRun, Past, Plan]:
-        stored = await self.load()
-        prepared = await self._engine.prepared(stored.run)
-        return stored, await load_past(self._engine.store, self.run_id, seq), prepared.plan
-
-    async def _restored(self, seq: Seq, reason: str, timeout: float | timedelta, command_id: str | None) -> BranchId:
-        stored, past, plan = await self._looked_back(seq)
+    async def _restored(
+        self, stored: StoredRun, back: Back, timeout: float | timedelta, command_id: str | None
+    ) -> BranchId:
+        plan = (await self._engine.prepared(stored.run)).plan
+        past = await load_past(self._engine.store, self.run_id, Seq(back.seq))
         if (problem := why_not_back(past, plan, stored.run.status)) is not None:
             raise CannotGoBack(self.run_id, problem)
-        back = Back(seq=seq, branch=stored.run.branch_id, reason=reason)
         return await self._go_back(RESTORE, back, timeout, command_id)
 
 
