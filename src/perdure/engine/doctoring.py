@@ -28,8 +28,7 @@ from perdure.graph.writing import content_hash
 from perdure.ids import BranchId, Chance, EngineId, Epoch, RunId, Seq
 from perdure.journal import events as e
 from perdure.journal.decide import Decider
-from perdure.journal.diagnose import Chart, Examination, Finding, examine, finding
-from perdure.journal.fallback import Candidate
+from perdure.journal.diagnose import Candidate, Chart, Examination, Finding, examine, finding
 from perdure.journal.mending import Treatment
 from perdure.journal.states import RunState, RunStatus
 from perdure.store.base import Claim, Committed, Outcome, Rejected, RunDump, Store, StoredRun, Transition
@@ -159,7 +158,12 @@ class Examiner:
         graph = None if saved is None else readable_graph(saved.graph)
         if graph is None:
             return None
-        return Candidate(version=created.version, graph_hash=content_hash(graph), plan=self._planned(graph, stored)[0])
+        return Candidate(
+            version=created.version,
+            graph_hash=content_hash(graph),
+            plan=self._planned(graph, stored)[0],
+            types=frozenset(self._types()),
+        )
 
 
 class Doctor(Examiner):

@@ -17,9 +17,9 @@ from perdure.ids import BranchId, NodeId, Seq
 from perdure.journal import events as e
 from perdure.journal.again import has_begun
 from perdure.journal.ailments import CATALOGUE
+from perdure.journal.compatible import compatibility
 from perdure.journal.dump import Dump
 from perdure.journal.evolve import PROGRESS
-from perdure.journal.fallback import Candidate, why_not_on
 from perdure.journal.mending import Treatment
 from perdure.journal.projection import Projection, fold
 from perdure.journal.states import (
@@ -42,6 +42,16 @@ _MOVES = frozenset((RunStatus.CREATED, RunStatus.RUNNING, RunStatus.RECOVERING))
 _PINNED = frozenset(("version", "graph_hash"))
 _FIXED = frozenset(("run_id", "project_id", "workflow", "inputs", "settings", "source", "created_at"))
 """What is never written again: a difference in it stays."""
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """A version with which a run could go on."""
+
+    version: int
+    graph_hash: str
+    plan: Plan
+    types: frozenset[str]
+    """The node types that are known."""
 
 
 class Chart(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,11 +161,11 @@ class _Case:
         if candidate is None:
             left = "the version with which the run was started is not there either"
             return finding("E2", problem, left=left)
-        if reasons := why_not_on(candidate, self._folded.nodes.values(), graph_hash=self._log.graph_hash):
-            return finding(
-                "E2", problem, left=f"version {candidate.version} does not fit: {'; '.join(reasons[:_SHOWN])}"
-            )
-        return finding("E2", problem, remedy=f"It goes on with version {candidate.version}, with which it was started.")
+        version = candidate.version
+        report = compatibility(self._folded, None, candidate.plan, version=version, types=candidate.types)
+        if not report.is_possible:
+            return finding("E2", problem, left=f"version {version} does not fit: {'; '.join(report.reasons[:_SHOWN])}")
+        return finding("E2", problem, remedy=f"It goes on with version {version}, with which it was started.")
 
     def _pinned(self, treatment: Treatment) -> Treatment:
         candidate = self._fallback

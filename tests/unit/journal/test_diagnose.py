@@ -5,14 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from perdure.graph.model import Edge, Graph, Node
-from perdure.graph.plan import compile_plan
 from perdure.ids import ROOT_BRANCH, BranchId, Epoch, NodeId, RunId, Seq
 from perdure.journal import events as e
 from perdure.journal.ailments import CATALOGUE
 from perdure.journal.dump import Mark
-from perdure.journal.fallback import Candidate, why_not_on
-from perdure.journal.states import NodeState, NodeStatus, RunState, RunStatus, StreamState, WaitKind, WaitState
+from perdure.journal.states import NodeState, NodeStatus, RunState, RunStatus, WaitKind, WaitState
 from perdure.journal.suspicion import is_suspect
 
 
@@ -97,51 +94,3 @@ def test_the_catalogue_is_whole():
 
     assert list(CATALOGUE) == codes
     assert all(ailment.explanation and ailment.remedy for ailment in CATALOGUE.values())
-
-
-GRAPH = Graph(
-    name="w",
-    nodes=(Node(id=NodeId("a"), type="t"), Node(id=NodeId("b"), type="u", data={"k": 1})),
-    edges=(Edge(id="1", source=NodeId("a"), target=NodeId("b"), target_handle="x"),),
-)
-
-
-def other(graph: Graph) -> Candidate:
-    return Candidate(version=1, graph_hash="other", plan=compile_plan(graph, {}))
-
-
-def recorded(*names: str) -> list[NodeState]:
-    return [NodeState(node_id=NodeId(name), branch_id=ROOT_BRANCH) for name in names]
-
-
-def test_a_version_with_the_same_graph_fits():
-    candidate = Candidate(version=1, graph_hash="same", plan=compile_plan(GRAPH, {}))
-
-    assert why_not_on(candidate, recorded("a", "gone"), graph_hash="same") == []
-
-
-def test_a_version_must_have_every_node_of_which_something_is_recorded():
-    assert why_not_on(other(GRAPH), recorded("a", "b"), graph_hash="h") == []
-    assert why_not_on(other(GRAPH), recorded("a", "c"), graph_hash="h") == ["node 'c' is not in version 1"]
-
-
-def test_a_node_that_works_item_by_item_must_go_on_so():
-    node = NodeState(node_id=NodeId("a"), branch_id=ROOT_BRANCH, stream=StreamState(branch_id=ROOT_BRANCH))
-
-    assert "item by item" in why_not_on(other(GRAPH), [node], graph_hash="h")[0]
-
-
-@pytest.mark.parametrize(
-    ("changed", "problem"),
-    [
-        ({"nodes": (GRAPH.nodes[0], Node(id=NodeId("b"), type="v", data={"k": 1}))}, "another type"),
-        ({"nodes": (GRAPH.nodes[0], Node(id=NodeId("b"), type="u", data={"k": 2}))}, "other inputs"),
-        ({"edges": ()}, "other inputs"),
-    ],
-)
-def test_a_node_must_be_as_it_was_where_the_graph_is_known(changed: dict[str, object], problem: str):
-    gone = msgspec.structs.replace(GRAPH, **changed)
-
-    assert why_not_on(other(GRAPH), recorded("a", "b"), graph_hash="h", gone=GRAPH) == []
-    (reason,) = why_not_on(other(GRAPH), recorded("a", "b"), graph_hash="h", gone=gone)
-    assert problem in reason
