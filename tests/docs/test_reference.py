@@ -29,7 +29,18 @@ from tests.docs.pages import PAGES, ROOT
 
 COMMANDS = [name for section in SECTIONS.values() for name in section]
 NOT_FOR_USERS = frozenset(
-    ("adopt", "begin_run", "commanded", "driver_of", "fed", "graph_of", "news", "not_readable", "prepared")
+    (
+        "adopt",
+        "begin_run",
+        "commanded",
+        "driver_of",
+        "fed",
+        "graph_of",
+        "news",
+        "not_readable",
+        "prepared",
+        "take_as_begun",
+    )
 )
 """Methods of an engine that its parts use among themselves."""
 

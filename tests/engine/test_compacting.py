@@ -132,6 +132,15 @@ async def test_only_long_logs_are_made_compact(store_url: str, monkeypatch: pyte
         assert await engine.store.list_segments(RunId("run-0")) == []
 
 
+async def test_an_engine_does_it_by_itself(store_url: str) -> None:
+    settings = EngineSettings(compact_longer_than=30, compact_every_seconds=0.05)
+    async with Engine(store_url, settings=settings) as engine:
+        await left_waiting(engine)
+        while not await engine.store.list_segments(LONG):
+            await asyncio.sleep(0.01)
+        assert await verify_run(engine, LONG) == []
+
+
 async def test_a_run_that_is_not_there_has_no_log(store_url: str) -> None:
     store = await open_store(store_url)
     try:

@@ -658,6 +658,7 @@ class Engine(Keeping, Retention, Telling, Versions):
                 self._tasks.create_task(kept_up(name, work, self.clock), name=f"perdure {name}")
                 for name, work in (
                     *(() if self._settings.archive_after_days is None else (("archive", self._archive_in_time),)),
+                    *(() if self._settings.compact_longer_than is None else (("compact", self._compact_in_time),)),
                     ("commands", self._listening.hear_news),
                     ("more commands", self._listening.hear_more),
                     ("heartbeat", self._membership.keep),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.clock import Clock
 from perdure.engine.archives import restore
 from perdure.engine.archiving import DEFAULT_AGE, Archiver, Archiving
+from perdure.engine.compacting import LONG_EVENTS, Compaction, compact_long_logs, compact_run
 from perdure.engine.exporting import Exported, export_run
 from perdure.engine.importing import import_file
 from perdure.engine.settings import EngineSettings
@@ -120,6 +121,21 @@ class Retention(ABC):
             clock=self.clock,
         )
         return await self.get(restored)
+
+    async def compact(
+        self, run_id: str | None = None, *, longer_than: int = LONG_EVENTS, dry_run: bool = False
+    ) -> Compaction:
+        """Make the log of a run compact, or every log with more events than this that are rows; with `dry_run`, only count them.
+        Nothing is lost by it, and nothing that is read of a run changes. Raises RunNotFound."""
+        if run_id is not None:
+            return await compact_run(self.store, RunId(run_id), dry_run=dry_run)
+        return await compact_long_logs(self.store, longer_than=longer_than, dry_run=dry_run)
+
+    async def _compact_in_time(self) -> None:
+        """Make long logs compact now and then, for as long as the engine lives."""
+        while (longer_than := self._settings.compact_longer_than) is not None:
+            await self.clock.sleep(self._settings.compact_every_seconds)
+            await self.compact(longer_than=longer_than)
 
     async def _archive_in_time(self) -> None:
         """Archive now and then, if that is wanted, for as long as the engine lives."""

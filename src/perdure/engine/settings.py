@@ -42,5 +42,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     archive_every_seconds: float = 3_600.0
     archive_folder: str | None = None
     """Where these files are. None is beside the database file, or in the current folder."""
+    compact_longer_than: int | None = 100_000
+    """Logs with more events than this that are rows of their own are made compact. None leaves all of them as they are."""
+    compact_every_seconds: float = 3_600.0
     heartbeat_in_thread: bool = True
     """A thread of its own keeps the lease while the loop is busy. Simulations keep everything on the loop."""
