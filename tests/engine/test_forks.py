@@ -67,6 +67,18 @@ async def test_a_fork_does_what_the_run_has_not_done(store_url: str) -> None:
         await assert_whole(engine, fork)
 
 
+async def test_another_input_counts_more_than_what_a_jump_put_in_the_place_of_the_first(store_url: str) -> None:
+    async with Engine(store_url) as engine:
+        run = await engine.start(fork_chain, x=0)
+        await run.jump("last", inputs={"more": 100})
+        assert await run.result() == 102
+
+        fork = await run.fork(inputs={"y": 7})
+
+        assert await fork.result() == 9
+        await assert_whole(engine, fork)
+
+
 async def test_a_fork_of_a_run_that_has_completed_has_completed(store_url: str) -> None:
     async with Engine(store_url) as engine:
         run = await engine.start(fork_chain, x=0)

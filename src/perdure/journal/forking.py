@@ -44,8 +44,7 @@ def taken_over(source: Projection, plan: Plan, changed: Collection[str], others:
         for node in source.nodes.values()
         if node.status is NodeStatus.COMPLETED and node.outputs is not None and node.node_id not in begun
     }
-    given = {name: values for name, values in source.given.items() if name in plan.nodes and name not in outputs}
-    return Taken(outputs=outputs, given=given)
+    return Taken(outputs=outputs, given=_still_given(source.given, plan, changed, without=outputs))
 
 
 class Forking(Restoring):
@@ -56,6 +55,21 @@ class Forking(Restoring):
         if taken.outputs or taken.given:
             cone, cut = Cone(dropped=tuple(taken.outputs)), self.projection.run.last_seq
             self._branch(cone, cut, reason=reason, asked_as="", given=taken.given, outputs=taken.outputs, at=at)
+
+
+def _still_given(given: Given, plan: Plan, changed: Collection[str], *, without: Collection[NodeId]) -> Given:
+    """Return what nodes that begin are given. An input that is another one counts more than what stood in the place of it."""
+    fed = {
+        (edge.target, edge.target_handle)
+        for edge in plan.graph.edges
+        if edge.source == INPUT and edge.source_handle in changed
+    }
+    kept = {
+        name: {handle: value for handle, value in values.items() if (name, handle) not in fed}
+        for name, values in given.items()
+        if name in plan.nodes and name not in without
+    }
+    return {name: values for name, values in kept.items() if values}
 
 
 def _fed_by(inputs: Collection[str], plan: Plan) -> set[NodeId]:
