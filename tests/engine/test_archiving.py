@@ -33,7 +33,7 @@ from tests.engine.engines import assert_whole
 AT_ONCE = timedelta(0)
 TABLES = (
     *("run_state", "run_events", "run_node_state", "run_branches", "run_steps", "run_waits", "run_signals"),
-    *("run_checkpoints", "run_inbox_messages", "run_commands", "blobs", "run_logs"),
+    *("run_checkpoints", "run_inbox_messages", "run_commands", "blobs", "run_logs", "run_tags", "run_deletions"),
 )
 
 
@@ -63,7 +63,7 @@ def engine_here(store_url: str, tmp_path: Path) -> Callable[..., Engine]:
 
 
 async def ended(engine: Engine, run_id: str, n: int = 10) -> Run[str]:
-    run = await engine.start(archived_flow, n=n, run_id=run_id)
+    run = await engine.start(archived_flow, n=n, run_id=run_id, tags=["old"])
     await run.result()
     return run
 

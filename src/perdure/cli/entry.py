@@ -67,6 +67,7 @@ SECTIONS = {
     "Keep": {
         "export": Entry("bundle", "Write a run whole into a file."),
         "import": Entry("bundle", "Take up a run from a file."),
+        "tag": Entry("tag", "Give a run tags to find it by, or list those that it has."),
         "delete": Entry("delete", "Delete the values of runs that have ended."),
         "archive": Entry("archive", "Move runs that ended long ago into files, list them, bring them back."),
     },

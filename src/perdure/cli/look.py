@@ -53,12 +53,19 @@ WHY, LEAST_WHY, MOST_WHY = 5, 12, 80
 @click.option("--status", multiple=True, type=click.Choice(STATUSES), metavar="STATUS",
               help="Only runs in this status, or that are interrupted. May be given several times.")  # fmt: skip
 @click.option("--workflow", metavar="NAME", help="Only runs of this workflow.")
+@click.option("--tag", metavar="TAG", help="Only runs that have this tag.")
 @click.option("--limit", type=WholeNumber(min=1), default=DEFAULT_LIMIT, show_default=True, help="At most so many.")
 @store_option
 @json_option
 @awaited
 async def list_command(
-    prefix: str | None, status: Sequence[str], workflow: str | None, limit: int, store: Place, as_json: bool
+    prefix: str | None,
+    status: Sequence[str],
+    workflow: str | None,
+    tag: str | None,
+    limit: int,
+    store: Place,
+    as_json: bool,
 ) -> None:
     """List runs, newest first: all of them, or those whose ids begin with RUN.
 
@@ -71,7 +78,7 @@ async def list_command(
     """
     async with opened(store) as source:
         living = await living_engines(source)
-        runs = await _page_through(source, _Wanted(status, living), workflow, prefix, limit + 1)
+        runs = await _page_through(source, _Wanted(status, living), workflow, prefix, tag, limit + 1)
     if as_json:
         print_json([_summary_document(run) for run in runs[:limit]])
     else:
@@ -162,9 +169,9 @@ class _Wanted:
 
 
 async def _page_through(
-    store: Store, wanted: _Wanted, workflow: str | None, prefix: str | None, limit: int
+    store: Store, wanted: _Wanted, workflow: str | None, prefix: str | None, tag: str | None, limit: int
 ) -> list[RunSummary]:
-    which = RunFilter(status=wanted.statuses(), workflow=workflow, id_prefix=prefix)
+    which = RunFilter(status=wanted.statuses(), workflow=workflow, id_prefix=prefix, tag=tag)
     runs: list[RunSummary] = []
     before: tuple[int, str] | None = None
     while len(runs) < limit:
@@ -193,6 +200,7 @@ def _summary_document(run: RunSummary) -> dict[str, Any]:
         "ended_at": iso_time(run.ended_at),
         "wake_at": iso_time(run.wake_at),
         "deleted_at": iso_time(run.deleted_at),
+        "tags": run.tags,
     }
 
 

@@ -139,6 +139,7 @@ async def picture(store: Store, run_id: RunId, place: Place, sheet: Paper) -> li
     return [
         *_header(stored.run, sheet, is_left=stored.run.status in MOVING and not is_driven),
         *await _foretold(store, stored, graph, log, sheet, is_driven=is_driven),
+        *_tagged(await store.load_tags(run_id), sheet),
         *_deleted(await store.load_deletion(run_id), sheet),
         *_saved(await store.last_checkpoint(run_id), sheet),
         *spaced(chart(stored, graph, log, sheet, is_driven=is_driven)),
@@ -173,6 +174,11 @@ async def _foretold(
     outlook = outlook_of(stored, graph, estimator, streams, pace, now=now, is_driven=is_driven)
     line = forecast_line(outlook.estimate, stored.run, is_driven=is_driven)
     return [f"{sheet.pen.faint('so far ')} {line}"] if line else []
+
+
+def _tagged(tags: Sequence[str], sheet: Paper) -> Iterator[str]:
+    if tags:
+        yield f"{sheet.pen.faint('tags   ')} {plain(', '.join(tags))}"
 
 
 def _deleted(at: int | None, sheet: Paper) -> Iterator[str]:

@@ -52,6 +52,7 @@ from perdure.engine.secrets import environment_secret
 from perdure.engine.settings import EngineSettings
 from perdure.engine.slots import Slots
 from perdure.engine.starting import begin, checked_run_id, creation, differences, run_settings
+from perdure.engine.tags import checked_tags
 from perdure.engine.telling import Telling, chosen_statuses
 from perdure.engine.values import Decode, Values
 from perdure.engine.versions import Versions
@@ -199,6 +200,7 @@ class Engine(Keeping, Retention, Telling, Versions):
         on_failure: e.OnFailure | None = None,
         timeout: float | timedelta | None = None,
         checkpoint_every: float | timedelta | None = None,
+        tags: Iterable[str] = (),
         **more_inputs: Any,
     ) -> Run[R]:
         """Start a run, durably, and return it.
@@ -208,8 +210,9 @@ class Engine(Keeping, Retention, Telling, Versions):
 
         Idempotent by `run_id`: the same workflow with the same inputs gives the run that is there, anything else raises
         RunIdTaken. By an alias it is the run that is there, also if the alias was moved. Inputs whose names are taken by options
-        go into `inputs`.
+        go into `inputs`. The run has its `tags` when this returns.
         """
+        wanted_tags = checked_tags(tags)
         self._require_running()
         if not isinstance(workflow, Workflow | Graph | str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"{workflow!r} is no workflow: call it inside a @workflow function, and start that one")
@@ -238,6 +241,7 @@ class Engine(Keeping, Retention, Telling, Versions):
                 on_failure=on_failure,
                 timeout=timeout,
                 checkpoint_every=checkpoint_every,
+                tags=tags,
             )
 
         try:
@@ -255,6 +259,8 @@ class Engine(Keeping, Retention, Telling, Versions):
             return await start_again()  # somebody was faster, and the alias may have pointed elsewhere then
         if is_there:
             await self.take_as_begun(chosen, created)
+        if wanted_tags:
+            await self.store.tag_run(chosen, wanted_tags)
         return run
 
     async def begin_run(
@@ -333,11 +339,12 @@ class Engine(Keeping, Retention, Telling, Versions):
         status: str | Sequence[str] | None = None,
         workflow: str | None = None,
         id_prefix: str | None = None,
+        tag: str | None = None,
         before: tuple[int, str] | None = None,
         limit: int = 100,
     ) -> Sequence[RunSummary]:
         """Return runs, newest first. Raises ValueError for a status that does not exist."""
-        which = RunFilter(status=chosen_statuses(status), workflow=workflow, id_prefix=id_prefix)
+        which = RunFilter(status=chosen_statuses(status), workflow=workflow, id_prefix=id_prefix, tag=tag)
         return await self.store.list_runs(which, before=before, limit=limit)
 
     async def adopt(

@@ -139,6 +139,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """The last one that was saved."""
     deleted_at: str | None = None
     """When its values were deleted, if they were."""
+    tags: tuple[str, ...] = ()
 
 
 async def find_run(store: Store, text: str) -> RunId:
@@ -224,7 +225,9 @@ async def report_run(store: Store, run_id: RunId) -> RunReport:
     streams = headway_of(stored, graph, pace, now=now if is_driven else None)
     outlook = outlook_of(stored, graph, estimator, streams, pace, now=now, is_driven=is_driven)
     report = report_of(stored, graph, streams, last, outlook)
-    return msgspec.structs.replace(report, deleted_at=iso_time(await store.load_deletion(run_id)))
+    return msgspec.structs.replace(
+        report, deleted_at=iso_time(await store.load_deletion(run_id)), tags=tuple(await store.load_tags(run_id))
+    )
 
 
 async def report_then(store: Store, run_id: RunId, seq: Seq) -> RunReport:

@@ -1,12 +1,14 @@
-"""A run as something that is kept: exported, deleted."""
+"""A run as something that is kept: exported, tagged, deleted."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from os import PathLike
 
 from perdure.dispatch.failure import storable
 from perdure.engine.deleting import delete_run
 from perdure.engine.exporting import Exported
+from perdure.engine.tags import checked_tags
 from perdure.engine.told import Told
 
 
@@ -16,6 +18,18 @@ class Kept(Told):
     async def export(self, path: str | PathLike[str]) -> Exported:
         """Write the run whole into a file, as `engine.export` does."""
         return await self._engine.export(self.run_id, path)
+
+    async def tag(self, *tags: str) -> None:
+        """Give the run tags, to find it by; those that it has stay. Raises ValueError for what is no tag."""
+        await self._engine.store.tag_run(self.run_id, checked_tags(tags))
+
+    async def untag(self, *tags: str) -> None:
+        """Take tags from the run, if it has them."""
+        await self._engine.store.untag_run(self.run_id, checked_tags(tags))
+
+    async def tags(self) -> Sequence[str]:
+        """Return the tags that the run has, sorted."""
+        return await self._engine.store.load_tags(self.run_id)
 
     async def delete(self, *, by: str = "", reason: str = "") -> bool:
         """Delete the values of a run that has ended: what it was given, what its nodes gave, what it was told and asked, its log

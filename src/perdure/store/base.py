@@ -236,6 +236,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     wake_at: int | None = None
     deleted_at: int | None = None
     """When its values were deleted, if they were."""
+    tags: tuple[str, ...] = ()
 
 
 class OpenWait(msgspec.Struct, frozen=True, kw_only=True):
@@ -253,6 +254,7 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     workflow: str | None = None
     id_prefix: str | None = None
     project_id: str | None = None
+    tag: str | None = None
 
 
 class Claimable(msgspec.Struct, frozen=True, kw_only=True):
@@ -515,6 +517,18 @@ class Store(Protocol):
     async def used_blobs(self, digests: Sequence[str]) -> set[str]:
         """Return those of these blobs that are not to be deleted: some run refers to them, in whichever project, or a
         command that waits for its run does."""
+        ...
+
+    async def tag_run(self, run_id: RunId, tags: Sequence[str]) -> None:
+        """Give a run tags; those that it has stay. Raises RunNotFound."""
+        ...
+
+    async def untag_run(self, run_id: RunId, tags: Sequence[str]) -> None:
+        """Take tags from a run, if it has them."""
+        ...
+
+    async def load_tags(self, run_id: RunId) -> Sequence[str]:
+        """Return the tags of a run, sorted."""
         ...
 
     # Whole runs

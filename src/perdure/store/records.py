@@ -37,10 +37,17 @@ class Kind(IntEnum):
     COMMAND = 11
     BLOB = 12
     LOG = 13
+    TAG = 14
 
 
 class Refused(Exception):
     """The database will not have these records: nothing of the run was written."""
+
+
+class Tag(msgspec.Struct, frozen=True):
+    """A word by which people find the run again."""
+
+    name: str
 
 
 class KeptCommand(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +71,7 @@ Record = (
     | KeptCommand
     | BlobUse
     | LogLine
+    | Tag
 )
 
 KINDS: dict[type[Any], Kind] = {
@@ -80,6 +88,7 @@ KINDS: dict[type[Any], Kind] = {
     KeptCommand: Kind.COMMAND,
     BlobUse: Kind.BLOB,
     LogLine: Kind.LOG,
+    Tag: Kind.TAG,
 }
 
 
@@ -126,6 +135,7 @@ _LISTINGS = (
     _Listing("page_commands", ("",), lambda row: (row[0],), command_of),
     _Listing("page_blobs", ("",), lambda row: (row[0],), lambda row: BlobUse(digest=row[0], size=row[1])),
     _Listing("load_logs", (0,), lambda row: (row[0],), lambda row: rows.log_of(row)[1]),
+    _Listing("page_tags", ("",), lambda row: (row[0],), lambda row: Tag(row[0])),
 )
 
 

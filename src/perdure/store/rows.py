@@ -40,6 +40,7 @@ _values = msgspec.json.Decoder(dict[str, Encoded])
 _settings = msgspec.json.Decoder(RunSettings)
 _error = msgspec.json.Decoder(ErrorRecord)
 _stream = msgspec.json.Decoder(StreamState)
+_tags = msgspec.json.Decoder(tuple[str, ...])
 _texts = msgspec.json.Decoder(dict[str, str])
 _anything = msgspec.json.Decoder(dict[str, Any])
 
@@ -314,7 +315,8 @@ def command_of(row: Row) -> Command:
 
 
 def summary_of(row: Row) -> RunSummary:
-    """Read run_id, workflow, workflow_version, status, created_at, started_at, ended_at, owner, reason, wake_at, deleted_at."""
+    """Read run_id, workflow, workflow_version, status, created_at, started_at, ended_at, owner, reason, wake_at, deleted_at,
+    tags."""
     return RunSummary(
         run_id=RunId(row[0]),
         workflow=row[1],
@@ -327,6 +329,7 @@ def summary_of(row: Row) -> RunSummary:
         reason=row[8],
         wake_at=row[9],
         deleted_at=row[10],
+        tags=() if row[11] is None else _tags.decode(row[11]),
     )
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from perdure.store import branches, checkpoints, rows, waits
 from perdure.store.base import BlobUse
-from perdure.store.records import Kind, Record, command_of, command_row
+from perdure.store.records import Kind, Record, Tag, command_of, command_row
 
 _TYPES: Mapping[str, Any] = {"t": str, "T": str | None, "n": int, "N": int | None}
 
@@ -97,6 +97,7 @@ FORMS: Mapping[Kind, Form] = {
         lambda use: (use.digest, use.size),
         lambda row: BlobUse(digest=row[0], size=row[1]),
     ),
+    Kind.TAG: Form("t", lambda tag: (tag.name,), lambda row: Tag(row[0])),
     Kind.LOG: Form("tntnnttt", rows.log_row, lambda row: rows.log_of((0, *row))[1]),
 }
 

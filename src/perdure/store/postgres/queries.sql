@@ -476,7 +476,9 @@ SELECT wanted.digest FROM unnest($1::text[]) AS wanted (digest)
 -- name: list_runs
 -- A page of runs, newest first.
 SELECT run_id, workflow, workflow_version, status, created_at, started_at, ended_at, owner, reason, wake_at,
-       (SELECT deleted_at FROM run_deletions AS d WHERE d.project_id = run_state.project_id AND d.run_id = run_state.run_id)
+       (SELECT deleted_at FROM run_deletions AS d WHERE d.project_id = run_state.project_id AND d.run_id = run_state.run_id),
+       (SELECT json_agg(tag ORDER BY tag)::text FROM run_tags AS t
+         WHERE t.project_id = run_state.project_id AND t.run_id = run_state.run_id)
   FROM run_state
  WHERE project_id = $1
    AND ($2::text[] IS NULL OR status = ANY($2))
@@ -484,6 +486,32 @@ SELECT run_id, workflow, workflow_version, status, created_at, started_at, ended
    AND ($4::text IS NULL OR starts_with(run_id, $4))
    AND ($5::bigint IS NULL OR (created_at, run_id) < ($5, $6::text))
  ORDER BY created_at DESC, run_id DESC LIMIT $7;
+
+-- name: list_tagged_runs
+-- As list_runs, of those that have a tag (`$8`): found by it, because few may have it.
+SELECT r.run_id, r.workflow, r.workflow_version, r.status, r.created_at, r.started_at, r.ended_at, r.owner, r.reason, r.wake_at,
+       (SELECT deleted_at FROM run_deletions AS d WHERE d.project_id = r.project_id AND d.run_id = r.run_id),
+       (SELECT json_agg(tag ORDER BY tag)::text FROM run_tags AS t WHERE t.project_id = r.project_id AND t.run_id = r.run_id)
+  FROM run_tags AS chosen JOIN run_state AS r ON r.project_id = chosen.project_id AND r.run_id = chosen.run_id
+ WHERE chosen.project_id = $1 AND chosen.tag = $8
+   AND ($2::text[] IS NULL OR r.status = ANY($2))
+   AND ($3::text IS NULL OR r.workflow = $3)
+   AND ($4::text IS NULL OR starts_with(r.run_id, $4))
+   AND ($5::bigint IS NULL OR (r.created_at, r.run_id) < ($5, $6::text))
+ ORDER BY r.created_at DESC, r.run_id DESC LIMIT $7;
+
+-- name: tag_run
+-- Tags that a run has already change nothing.
+INSERT INTO run_tags (project_id, run_id, tag) SELECT $1, $2, unnest($3::text[])
+ON CONFLICT (project_id, run_id, tag) DO NOTHING;
+
+-- name: untag_run
+-- Tags that a run has not change nothing.
+DELETE FROM run_tags WHERE project_id = $1 AND run_id = $2 AND tag = ANY ($3::text[]);
+
+-- name: page_tags
+-- The tags of a run, page by page.
+SELECT tag FROM run_tags WHERE project_id = $1 AND run_id = $2 AND tag > $3 ORDER BY tag LIMIT $4;
 
 -- name: add_command
 -- Durable before it is acknowledged; the same id twice for a run has no effect. Later than all that wait, whatever the clocks say.
@@ -1042,6 +1070,7 @@ WITH events AS (DELETE FROM run_events WHERE project_id = $1 AND run_id = ANY ($
      commands AS (DELETE FROM run_commands WHERE project_id = $1 AND run_id = ANY ($2::text[])),
      uses AS (DELETE FROM blobs WHERE project_id = $1 AND run_id = ANY ($2::text[])),
      logs AS (DELETE FROM run_logs WHERE project_id = $1 AND run_id = ANY ($2::text[])),
+     tags AS (DELETE FROM run_tags WHERE project_id = $1 AND run_id = ANY ($2::text[])),
      deletions AS (DELETE FROM run_deletions WHERE project_id = $1 AND run_id = ANY ($2::text[]))
 DELETE FROM run_branches WHERE project_id = $1 AND run_id = ANY ($2::text[]);
 
@@ -1084,3 +1113,7 @@ SELECT run_id, workflow, workflow_version, status, created_at, ended_at, last_se
 -- name: archive_files
 -- Which files hold runs.
 SELECT DISTINCT file FROM run_archives WHERE project_id = $1;
+
+-- name: keep_tags
+-- The tags of a run that comes from elsewhere.
+INSERT INTO run_tags (project_id, run_id, tag) SELECT $1, t->>0, t->>1 FROM jsonb_array_elements($2::jsonb) AS t;

@@ -289,12 +289,27 @@ class PostgresStore:
     async def list_runs(self, which: RunFilter, *, before: tuple[int, str] | None, limit: int) -> Sequence[RunSummary]:
         statuses = [status.value for status in which.status] or None
         page = (statuses, which.workflow, which.id_prefix, *(before or (None, None)), limit)
-        found = await self._rows("list_runs", *page, project_id=which.project_id)
+        name, tag = ("list_runs", ()) if which.tag is None else ("list_tagged_runs", (which.tag,))
+        found = await self._rows(name, *page, *tag, project_id=which.project_id)
         return [rows.summary_of(row) for row in found]
 
     async def used_blobs(self, digests: Sequence[str]) -> set[str]:
         found = await self._caller.call(self._readers, lambda session: session.rows("used_blobs", list(digests)))
         return {row[0] for row in found}
+
+    async def tag_run(self, run_id: RunId, tags: Sequence[str]) -> None:
+        try:
+            await self._rows("tag_run", run_id, list(tags))
+        except StoreError as error:
+            if error.__cause__ is not None and code_of(error.__cause__) == _FOREIGN_KEY_VIOLATED:
+                raise RunNotFound(run_id) from error
+            raise
+
+    async def untag_run(self, run_id: RunId, tags: Sequence[str]) -> None:
+        await self._rows("untag_run", run_id, list(tags))
+
+    async def load_tags(self, run_id: RunId) -> Sequence[str]:
+        return [name for (name,) in await self._rows("page_tags", run_id, "", None)]
 
     # Whole runs
 

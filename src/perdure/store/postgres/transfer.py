@@ -32,6 +32,7 @@ _STATEMENTS: Mapping[Kind, tuple[str, Callable[[tuple[str, ...], Sequence[Any]],
     Kind.ITEM: ("keep_items", rows.item_rows),
     Kind.COMMAND: ("keep_commands", lambda _, kept: [command_row(row) for row in kept]),
     Kind.BLOB: ("keep_blobs", lambda key, kept: [(*key, use.digest, use.size) for use in kept]),
+    Kind.TAG: ("keep_tags", lambda key, kept: [(*key, tag.name) for tag in kept]),
     Kind.LOG: ("append_logs", lambda _, lines: [rows.log_row(line) for line in lines]),
 }
 """By kind: the statement that writes such records, and the rows that it takes."""

@@ -34,6 +34,7 @@ _PARTS = (
     "remove_checkpoints",
     "remove_blob_uses",
     "remove_deletion",
+    "remove_tags",
     "remove_branches",
 )
 

@@ -335,7 +335,8 @@ SELECT value FROM json_each(?1) AS wanted
 -- name: list_runs
 -- A page of runs, newest first. Statuses come as a JSON list.
 SELECT run_id, workflow, workflow_version, status, created_at, started_at, ended_at, owner, reason, wake_at,
-       (SELECT deleted_at FROM run_deletions AS d WHERE d.project_id = run_state.project_id AND d.run_id = run_state.run_id)
+       (SELECT deleted_at FROM run_deletions AS d WHERE d.project_id = run_state.project_id AND d.run_id = run_state.run_id),
+       (SELECT json_group_array(tag) FROM run_tags AS t WHERE t.project_id = run_state.project_id AND t.run_id = run_state.run_id)
   FROM run_state
  WHERE project_id = ?1
    AND (?2 IS NULL OR status IN (SELECT value FROM json_each(?2)))
@@ -343,6 +344,31 @@ SELECT run_id, workflow, workflow_version, status, created_at, started_at, ended
    AND (?4 IS NULL OR substr(CAST(run_id AS BLOB), 1, length(CAST(?4 AS BLOB))) = CAST(?4 AS BLOB))
    AND (?5 IS NULL OR (created_at, run_id) < (?5, ?6))
  ORDER BY created_at DESC, run_id DESC LIMIT ?7;
+
+-- name: list_tagged_runs
+-- As list_runs, of those that have a tag (`?8`): found by it, because few may have it.
+SELECT r.run_id, r.workflow, r.workflow_version, r.status, r.created_at, r.started_at, r.ended_at, r.owner, r.reason, r.wake_at,
+       (SELECT deleted_at FROM run_deletions AS d WHERE d.project_id = r.project_id AND d.run_id = r.run_id),
+       (SELECT json_group_array(tag) FROM run_tags AS t WHERE t.project_id = r.project_id AND t.run_id = r.run_id)
+  FROM run_tags AS chosen CROSS JOIN run_state AS r ON r.project_id = chosen.project_id AND r.run_id = chosen.run_id
+ WHERE chosen.project_id = ?1 AND chosen.tag = ?8
+   AND (?2 IS NULL OR r.status IN (SELECT value FROM json_each(?2)))
+   AND (?3 IS NULL OR r.workflow = ?3)
+   AND (?4 IS NULL OR substr(CAST(r.run_id AS BLOB), 1, length(CAST(?4 AS BLOB))) = CAST(?4 AS BLOB))
+   AND (?5 IS NULL OR (r.created_at, r.run_id) < (?5, ?6))
+ ORDER BY r.created_at DESC, r.run_id DESC LIMIT ?7;
+
+-- name: tag_run
+-- A tag that a run has already changes nothing.
+INSERT INTO run_tags (project_id, run_id, tag) VALUES (?, ?, ?) ON CONFLICT (project_id, run_id, tag) DO NOTHING;
+
+-- name: untag_run
+-- A tag that a run has not changes nothing.
+DELETE FROM run_tags WHERE project_id = ? AND run_id = ? AND tag = ?;
+
+-- name: page_tags
+-- The tags of a run, page by page.
+SELECT tag FROM run_tags WHERE project_id = ? AND run_id = ? AND tag > ? ORDER BY tag LIMIT ?;
 
 -- name: add_command
 -- Durable before it is acknowledged; the same id twice for a run has no effect. Later than all that wait, whatever the clocks say.
@@ -690,6 +716,10 @@ DELETE FROM run_logs WHERE log_id IN (SELECT log_id FROM run_logs WHERE project_
 -- name: remove_branches
 DELETE FROM run_branches WHERE project_id = ?1 AND run_id = ?2 AND branch_id IN (
     SELECT branch_id FROM run_branches WHERE project_id = ?1 AND run_id = ?2 LIMIT ?3);
+
+-- name: remove_tags
+DELETE FROM run_tags WHERE project_id = ?1 AND run_id = ?2 AND tag IN (
+    SELECT tag FROM run_tags WHERE project_id = ?1 AND run_id = ?2 LIMIT ?3);
 
 -- name: remove_deletion
 DELETE FROM run_deletions WHERE project_id = ?1 AND run_id = ?2 AND ?3 <> 0;

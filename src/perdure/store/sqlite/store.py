@@ -365,6 +365,8 @@ class SqliteStore:
         statuses = rows.to_json([status.value for status in which.status]) if which.status else None
         project = which.project_id or self._project
         page = (project, statuses, which.workflow, which.id_prefix, *(before or (None, None)), limit)
+        if which.tag is not None:
+            return [rows.summary_of(row) for row in await self._rows("list_tagged_runs", (*page, which.tag))]
         return [rows.summary_of(row) for row in await self._rows("list_runs", page)]
 
     def _load_run(self, run_id: RunId, *, most_commands: int) -> StoredRun | None:
@@ -414,6 +416,24 @@ class SqliteStore:
 
     async def used_blobs(self, digests: Sequence[str]) -> set[str]:
         return {digest for (digest,) in await self._rows("used_blobs", (rows.to_json(list(digests)),))}
+
+    async def tag_run(self, run_id: RunId, tags: Sequence[str]) -> None:
+        def tag() -> None:
+            self._writer.executemany(self._sql["tag_run"], [(self._project, run_id, name) for name in tags])
+
+        try:
+            await self._transact(tag)
+        except apsw.ConstraintError as error:
+            raise RunNotFound(run_id) from error
+
+    async def untag_run(self, run_id: RunId, tags: Sequence[str]) -> None:
+        def untag() -> None:
+            self._writer.executemany(self._sql["untag_run"], [(self._project, run_id, name) for name in tags])
+
+        await self._transact(untag)
+
+    async def load_tags(self, run_id: RunId) -> Sequence[str]:
+        return [name for (name,) in await self._rows("page_tags", (self._project, run_id, "", -1))]
 
     # Whole runs
 

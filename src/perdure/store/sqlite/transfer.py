@@ -24,6 +24,7 @@ _STATEMENTS: Mapping[Kind, tuple[str, Callable[[Any], tuple[Any, ...]]]] = {
     Kind.WAIT: ("put_waits", waits.wait_row),
     Kind.SIGNAL: ("put_signals", waits.signal_row),
     Kind.CHECKPOINT: ("put_checkpoints", checkpoints.checkpoint_row),
+    Kind.TAG: ("tag_run", lambda tag: (tag.name,)),
     Kind.BLOB: ("use_blobs", lambda use: (use.digest, use.size)),
 }
 """By kind: the statement that writes such records, and the columns that it takes after the project and the run."""

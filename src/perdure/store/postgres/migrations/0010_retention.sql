@@ -35,3 +35,17 @@ CREATE TABLE run_deletions (
 );
 
 ALTER TABLE run_deletions ALTER COLUMN project_id SET (n_distinct = 1);
+
+-- Words by which people find runs again. They are no part of a run's history.
+
+CREATE TABLE run_tags (
+    project_id text COLLATE "C" NOT NULL,
+    run_id     text COLLATE "C" NOT NULL,
+    tag        text COLLATE "C" NOT NULL,
+    PRIMARY KEY (project_id, run_id, tag),
+    FOREIGN KEY (project_id, run_id) REFERENCES run_state
+);
+
+CREATE INDEX run_tags_by_tag ON run_tags (project_id, tag, run_id);
+
+ALTER TABLE run_tags ALTER COLUMN project_id SET (n_distinct = 1);

@@ -31,3 +31,15 @@ CREATE TABLE run_deletions (
     deleted_at INTEGER NOT NULL,
     PRIMARY KEY (project_id, run_id)
 ) STRICT, WITHOUT ROWID;
+
+-- Words by which people find runs again. They are no part of a run's history.
+
+CREATE TABLE run_tags (
+    project_id TEXT NOT NULL,
+    run_id     TEXT NOT NULL,
+    tag        TEXT NOT NULL,
+    PRIMARY KEY (project_id, run_id, tag),
+    FOREIGN KEY (project_id, run_id) REFERENCES run_state
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX run_tags_by_tag ON run_tags (project_id, tag, run_id);
