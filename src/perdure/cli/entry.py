@@ -69,6 +69,7 @@ SECTIONS = {
         "import": Entry("bundle", "Take up a run from a file."),
         "tag": Entry("tag", "Give a run tags to find it by, or list those that it has."),
         "delete": Entry("delete", "Delete the values of runs that have ended."),
+        "backup": Entry("backup", "Copy a store that is one file, while runs go on."),
         "archive": Entry("archive", "Move runs that ended long ago into files, list them, bring them back."),
     },
     "Check": {

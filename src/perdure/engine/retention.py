@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.clock import Clock
 from perdure.engine.archives import restore
 from perdure.engine.archiving import DEFAULT_AGE, Archiver, Archiving
+from perdure.engine.backing import BackedUp, back_up
 from perdure.engine.compacting import LONG_EVENTS, Compaction, compact_long_logs, compact_run
 from perdure.engine.exporting import Exported, export_run
 from perdure.engine.importing import import_file
@@ -121,6 +122,16 @@ class Retention(ABC):
             clock=self.clock,
         )
         return await self.get(restored)
+
+    async def backup(self, path: str | PathLike[str], *, replace: bool = False) -> BackedUp:
+        """Copy a store that is a SQLite file to `path`, with its blobs and its archive beside it, while runs go on. To use it,
+        open a store there; its runs go on from that moment.
+
+        Raises ProgramError if something is there, unless it is to be replaced, and StoreUnavailable on PostgreSQL.
+        """
+        return await back_up(
+            self.store, self.values.blobs, self._archive_folder(), Path(path), replaces=replace, clock=self.clock
+        )
 
     async def compact(
         self, run_id: str | None = None, *, longer_than: int = LONG_EVENTS, dry_run: bool = False

@@ -16,6 +16,7 @@ in `engines` has not expired by the store's clock: the database's own for Postgr
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
@@ -596,6 +597,12 @@ class Store(Protocol):
     async def give_back(self, *, pages: int) -> bool:
         """Give so many pages back to the system that nothing uses any more. False if there are hardly any, or if the database
         sees to that itself."""
+        ...
+
+    async def back_up(self, target: Path, partial: Path) -> None:
+        """Copy the whole database into a file, in one state, while others go on writing. The file is there whole or not at all,
+        and nobody owns the runs in it; `partial` is what it is called until then. Raises StoreUnavailable if the database is no
+        file that could be copied."""
         ...
 
     # Commands

@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
+from pathlib import Path
 from typing import Any
 
 from perdure.clock import Clock, SystemClock
-from perdure.errors import RunNotFound, StoreError, VersionNotFound
+from perdure.errors import RunNotFound, StoreError, StoreUnavailable, VersionNotFound
 from perdure.ids import DEFAULT_PROJECT, BranchId, CommandId, EngineId, NodeId, RunId, Seq, is_text
 from perdure.journal.events import Recorded
 from perdure.journal.states import BranchState, CheckpointState, NodeState, RunState, WaitStatus
@@ -386,6 +387,12 @@ class PostgresStore:
 
     async def give_back(self, *, pages: int) -> bool:
         return False  # the server's own vacuum sees to it
+
+    async def back_up(self, target: Path, partial: Path) -> None:
+        raise StoreUnavailable(
+            f"The database {self._address.where} is no file that could be copied. Back it up with PostgreSQL's own tools, such "
+            "as `pg_dump --format=custom`, and copy the blobs after that."
+        )
 
     # Commands
 

@@ -74,6 +74,7 @@ from perdure.store.past import WAITS_PER_RUN, past_run_of
 from perdure.store.queries import load_queries
 from perdure.store.records import Record
 from perdure.store.sqlite.archive import archive_runs, give_back, remove_leftovers
+from perdure.store.sqlite.backup import back_up
 from perdure.store.sqlite.bindings import fencing, row_writes
 from perdure.store.sqlite.connection import (
     BUSY_TIMEOUT_MS,
@@ -556,6 +557,13 @@ class SqliteStore:
             return self._in_transaction(work)
         finally:
             self._writer.execute("PRAGMA foreign_keys = ON")
+
+    async def back_up(self, target: Path, partial: Path) -> None:
+        def copy() -> None:
+            with translated(self.path):
+                back_up(self._location, target, partial)
+
+        await self._aside(copy)
 
     # Commands
 

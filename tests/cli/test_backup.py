@@ -1,0 +1,21 @@
+"""`perdure backup`."""
+
+from __future__ import annotations
+
+from tests.cli.conftest import FLOW, Cli
+
+
+def test_a_store_is_copied(cli: Cli):
+    cli.write("flow.py", FLOW)
+    cli("run", "flow.py", "--input", "name=Ada", "--run-id", "ada")
+
+    done = cli.json("backup", "copy.db")
+
+    assert done["file"] == str(cli.folder / "copy.db")
+    assert cli.json("show", "ada", "--store", "sqlite:///copy.db") == cli.json("show", "ada")
+    assert cli("verify", "--store", done["store"]).returncode == 0
+    refused = cli("backup", "copy.db")
+    assert (refused.returncode, "--force" in refused.stderr) == (2, True)
+    assert cli("backup", "copy.db", "--force").returncode == 0
+    (cli.folder / "nightly").mkdir()
+    assert cli.json("backup", "nightly")["file"] == str(cli.folder / "nightly" / "perdure.db")
