@@ -104,8 +104,8 @@ async def test_a_run_that_has_ended_is_the_same_elsewhere(store_url: str, elsewh
         await run.signal("unheard", {"of": 1})
         await run.answer(question, True)
         assert await run.result() == 5_000
-        while not await here.store.load_logs(run.run_id, after=0, limit=1):  # what is logged is written in its own time
-            await asyncio.sleep(0.01)
+        while not await here.store.load_logs(run.run_id, after=0, limit=1):
+            await asyncio.sleep(0.01)  # they are written a moment after what they tell of
         exported = await run.export(tmp_path / "whole.bundle")
         log, checkpoints = await log_of(run), await run.checkpoints()
         dump = await here.store.dump_run(run.run_id)
@@ -335,7 +335,7 @@ async def test_a_value_that_was_changed_is_noticed(bundle: Path, tmp_path: Path)
     changed.write_bytes(with_frames_changed(content_of(bundle), b"xxxx", b"xyxx"))
     with pytest.raises(BundleDamaged, match="not what its name says"):
         await imported(changed)
-    changed.write_bytes(with_frames_changed(content_of(bundle), b"Is it right", b"Is it wrong"))
+    changed.write_bytes(with_frames_changed(content_of(bundle), b"Is it right?", b"Is it wrong?"))
     with pytest.raises(BundleDamaged, match="digests differ"):
         await imported(changed)
 
