@@ -21,6 +21,7 @@ from perdure.clock import SystemClock
 from perdure.engine.exporting import export_run
 from perdure.engine.run import Run
 from perdure.errors import BundleDamaged, BundleError, BundleTooLarge, BundleTooNew, ImportConflict, RunNotFound
+from perdure.journal import events as e
 from perdure.journal.states import RunStatus
 from perdure.store.base import Committed
 from perdure.store.blobs import open_blobs
@@ -249,6 +250,24 @@ async def test_a_version_gets_another_number_where_its_own_is_taken(store_url: s
         assert (await twin.state()).version == 3
         await assert_whole(there, twin)
         assert await twin.result() == 5_000
+
+
+async def test_what_an_alias_meant_is_numbered_as_the_version_is(store_url: str, elsewhere: str, tmp_path: Path):
+    async with engine_at(store_url, tmp_path, "here") as here:
+        await here.save(bundle_flow)
+        run = await here.start("bundle_flow@latest", n=2, run_id="by-alias")
+        await run.answer(await until_asked(run), True)
+        await run.result()
+        await run.export(tmp_path / "by-alias.bundle")
+    store = await open_store(elsewhere)
+    await store.save_version("bundle_flow", "another", b"{}", {}, at=1)
+    await store.close()
+
+    async with engine_at(elsewhere, tmp_path, "there") as there:
+        twin = await there.import_run(tmp_path / "by-alias.bundle")
+        (resolved,) = [entry.event for entry in await log_of(twin) if isinstance(entry.event, e.VersionResolved)]
+        assert (resolved.version, (await twin.state()).version) == (2, 2)
+        await assert_whole(there, twin)
 
 
 async def test_a_run_that_is_not_there_leaves_no_file(store_url: str, tmp_path: Path):

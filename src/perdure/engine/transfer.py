@@ -53,6 +53,10 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True):
         match event:
             case e.RunCreated():
                 return replace(event, project_id=self.project_id, version=self._version(event.version))
+            case e.VersionResolved():
+                return replace(event, version=self._version(event.version))
+            case e.RunRecovered(version=int(version)):
+                return replace(event, version=self._version(version))
             case e.InteractionRequested() | e.InteractionResponded():
                 return replace(event, interaction_id=self._key(event.interaction_id))
             case e.TimerSet() | e.TimerFired():
