@@ -365,6 +365,73 @@ async def test_a_foreign_file_in_the_folder_stays(engine_here: Callable[..., Eng
         assert kept == {path.name, "foreign.runs", "nonsense.runs"}
 
 
+async def test_databases_that_know_the_same_run_share_a_folder(store_url: str, tmp_path: Path):
+    settings = EngineSettings(archive_folder=str(tmp_path / "archive"))
+    async with Engine(store_url, settings=settings) as one, Engine(store_url, project="b", settings=settings) as other:
+        await (await ended(one, "twin")).export(tmp_path / "twin.bundle")
+        await other.import_run(tmp_path / "twin.bundle")
+        assert (await other.archive(older_than=AT_ONCE)).runs == 1
+
+        assert (await one.archive(older_than=AT_ONCE)).runs == 1
+
+        assert await (await one.unarchive("twin")).result() == "x" * 10
+        assert await (await other.unarchive("twin")).result() == "x" * 10
+
+
+async def test_a_file_stays_that_tells_more_of_a_run_than_the_database(
+    engine_here: Callable[..., Engine], store_url: str, tmp_path: Path
+):
+    folder = tmp_path / "archive"
+    async with engine_here() as engine:
+        run = await ended(engine, "longer")
+        await run.export(tmp_path / "earlier.bundle")
+        await run.jump("archived_text")
+        await run.result()
+        await engine.archive(older_than=AT_ONCE)
+        (path,) = files_in(folder)
+        content = path.read_bytes()
+    earlier = f"{store_url}-earlier" if store_url.startswith("sqlite") else store_url
+    project = "default" if store_url.startswith("sqlite") else "earlier"
+    settings = EngineSettings(archive_folder=str(folder))
+    async with Engine(earlier, project=project, settings=settings) as restored:
+        await ended(restored, "other")
+        await restored.archive(older_than=AT_ONCE)
+        (name,) = {found.name for found in files_in(folder)} - {path.name}
+        await restored.import_run(tmp_path / "earlier.bundle")
+        left = path.with_name(name[:13] + "left.runs")
+        left.write_bytes(content)
+
+        await restored.archive(older_than=timedelta(days=1))
+
+        assert left.read_bytes() == content
+
+
+async def test_a_file_is_not_removed_while_runs_are_recorded_in_it(
+    engine_here: Callable[..., Engine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("perdure.engine.archiving.RUNS_AT_ONCE", 1)
+    async with engine_here() as engine:
+        for name in ("one", "two"):
+            await ended(engine, name)
+
+        class Restoring(StoreProxy):
+            """Has the first run back before the second one is recorded."""
+
+            async def passing(self, name: str, call: Callable[[], Awaitable[Any]], *args: Any) -> Any:
+                if name == "archive_runs" and await self.inner.load_archive(RunId("one")) is not None:
+                    await engine.unarchive("one")
+                return await call()
+
+        archiver = Archiver(
+            Restoring(engine.store).as_store, engine.values.blobs, tmp_path / "archive", SystemClock(), rest=0
+        )
+        await archiver.archive(older_than=AT_ONCE, limit=None, dry_run=False)
+
+        assert [archived.run_id for archived in await engine.archives()] == ["two"]
+        assert await (await engine.unarchive("two")).result() == "x" * 10
+        assert files_in(tmp_path / "archive") == []
+
+
 async def test_an_engine_archives_by_itself_if_that_is_wanted(engine_here: Callable[..., Engine]):
     async with engine_here(archive_after_days=0.0, archive_every_seconds=0.05) as engine:
         await ended(engine, "by-itself")

@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from perdure.clock import Clock
+from perdure.engine.archiving import discard
 from perdure.engine.importing import Source, import_run
 from perdure.errors import ArchiveMissing, BundleDamaged, RunArchived, RunError, RunIdAmbiguous, RunNotFound
 from perdure.ids import DEFAULT_PROJECT, RunId
@@ -52,8 +53,7 @@ async def restore(
         await import_run(
             store, blobs, source, project_id=project_id, clock=clock, paused=False, verify=False, from_archive=True
         )
-    if archived.file not in await store.archive_files():
-        await asyncio.to_thread((folder / archived.file).unlink, missing_ok=True)
+    await discard(store, folder, archived.file)
     return run_id
 
 

@@ -5,7 +5,7 @@
     3  runs that are still what was written are removed, in the transaction that records where they are
 
 Whenever this is stopped, a run is in the database or in a file that the database knows of, or both. What is left behind is
-removed the next time: files without their names, files that hold nothing but runs which are still in the database, and rows of
+removed the next time: files without their names, files of this database that hold nothing but what it has elsewhere, and rows of
 runs that are too large to be removed at once.
 
 Everything is done in small portions with a rest after each, so that runs that go on are hardly slowed. One process at a time
@@ -19,7 +19,7 @@ import fcntl
 import logging
 import os
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -29,11 +29,12 @@ import msgspec
 from perdure.clock import Clock
 from perdure.engine.exporting import Packed, Packer, for_owner, pack
 from perdure.errors import BlobDamaged, BlobMissing, BundleError, StoreLocked
-from perdure.ids import RunId, Seq, new_id
+from perdure.ids import DEFAULT_PROJECT, RunId, Seq, digest_of, new_id
 from perdure.store.base import Archivable, ArchivedRun, Store
 from perdure.store.blobs import BlobStore
 from perdure.store.bundles import BundleReader, Head
 from perdure.store.files import sync_file, sync_folder
+from perdure.store.opening import place_of
 
 DEFAULT_AGE: Final = timedelta(days=30)
 RUNS_PER_FILE: Final = 500
@@ -43,6 +44,7 @@ RUNS_AT_ONCE: Final = 10
 """How many runs are read, or removed, without a rest."""
 ROWS_AT_ONCE: Final = 2_000
 PAGES_AT_ONCE: Final = 100
+MARK_SIZE: Final = 12
 SUFFIX: Final = ".runs"
 PARTIAL: Final = ".part"
 _LOCK = ".lock"
@@ -66,13 +68,24 @@ class Archiving(msgspec.Struct, frozen=True, kw_only=True):
 class Archiver:
     """Archives the runs of a store into a folder."""
 
-    def __init__(self, store: Store, blobs: BlobStore, folder: Path, clock: Clock, *, rest: float) -> None:
-        """`rest` is how long to rest after each portion, by how long that took."""
+    def __init__(
+        self,
+        store: Store,
+        blobs: BlobStore,
+        folder: Path,
+        clock: Clock,
+        *,
+        rest: float,
+        project_id: str = DEFAULT_PROJECT,
+    ) -> None:
+        """`rest` is how long to rest after each portion, by how long that took; `project_id` is that of the store."""
         self._store = store
         self._blobs = blobs
         self._folder = folder
         self._clock = clock
         self._rest = rest
+        self._mark = digest_of(f"{place_of(store.url)}\n{project_id}".encode())[:MARK_SIZE] + "-"
+        """With which the names of this database's files begin: several may share a folder, and may know the same runs."""
         self._skipped: list[RunId] = []
 
     async def archive(self, *, older_than: timedelta, limit: int | None, dry_run: bool) -> Archiving:
@@ -126,7 +139,7 @@ class Archiver:
 
     async def _write_file(self, runs: Sequence[Archivable]) -> tuple[Path, list[Packed], list[Archivable]]:
         """Write as many of the runs as a file takes. Return the file, what is in it, and the runs that are left."""
-        name = new_id()
+        name = self._mark + new_id()
         partial = self._folder / f"{name}{PARTIAL}"
         left = list(runs)
         with await asyncio.to_thread(open, partial, "xb+", opener=for_owner) as file:
@@ -185,22 +198,29 @@ class Archiver:
         for path in await asyncio.to_thread(_files_in, self._folder):
             if path.suffix == PARTIAL:
                 await asyncio.to_thread(path.unlink)
-            elif path.name not in known:
+            elif path.name not in known and path.name.startswith(self._mark):
                 await self._remove_if_left(path)
 
     async def _remove_if_left(self, path: Path) -> None:
-        """Remove a file that the database does not know of, if all that it holds is still there. Else it may be another's."""
+        """Remove a file that the database does not know of, if all that it holds is elsewhere."""
         try:
             heads = await asyncio.to_thread(heads_in, path)
         except BundleError as error:
             log.warning("archive_not_readable", extra={"file": str(path), "error": str(error)})
             return
         for head in heads:
-            page = await self._store.load_events(head.run_id, after=Seq(0), limit=1)
-            if not page or page[0].id != head.birth:
+            if not await self._has(head):
                 log.warning("archive_not_known", extra={"file": str(path), "run_id": head.run_id})
                 return
         await asyncio.to_thread(path.unlink)
+
+    async def _has(self, head: Head) -> bool:
+        """Whether a run is in the database, or in a file that it knows of, as far as a bundle tells of it or further."""
+        if (archived := await self._store.load_archive(head.run_id)) is not None:
+            return archived.created_at == head.created_at and archived.last_seq >= head.last_seq
+        state = await self._store.load_state(head.run_id)
+        page = await self._store.load_events(head.run_id, after=Seq(0), limit=1)
+        return state is not None and state.last_seq >= head.last_seq and bool(page) and page[0].id == head.birth
 
     @asynccontextmanager
     async def _portion(self) -> AsyncGenerator[None]:
@@ -214,6 +234,20 @@ class Archiver:
         lock = await asyncio.to_thread(_locked, self._folder)
         try:
             yield
+        finally:
+            lock.close()
+
+
+async def discard(store: Store, folder: Path, name: str) -> None:
+    """Remove a file of the archive that holds nothing any more which is not in the database.
+
+    While somebody archives it stays: what is being recorded may be in it. Whoever archives next removes it.
+    """
+    with suppress(StoreLocked, OSError):
+        lock = await asyncio.to_thread(_locked, folder)
+        try:
+            if name not in await store.archive_files():
+                await asyncio.to_thread((folder / name).unlink, missing_ok=True)
         finally:
             lock.close()
 

@@ -160,7 +160,14 @@ class Retention(ABC):
             await self.clock.sleep(self._settings.archive_every_seconds)
 
     def _archiver(self, rest: float) -> Archiver:
-        return Archiver(self.store, self.values.blobs, self._archive_folder(), self.clock, rest=rest)
+        return Archiver(
+            self.store,
+            self.values.blobs,
+            self._archive_folder(),
+            self.clock,
+            rest=rest,
+            project_id=self._project,
+        )
 
     def _archive_folder(self) -> Path:
         folder = self._settings.archive_folder

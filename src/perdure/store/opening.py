@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from perdure.clock import Clock
 from perdure.errors import StoreUnavailable
@@ -38,6 +39,17 @@ def is_there(url: str) -> bool:
     from perdure.store.sqlite.connection import parse_url
 
     return parse_url(url).path.exists()
+
+
+def place_of(url: str) -> str:
+    """Return which database a URL means, without who asks and how: the same for all who mean the same one, if they are on one
+    machine."""
+    if url.startswith("sqlite:"):
+        from perdure.store.sqlite.connection import parse_url
+
+        return str(parse_url(url).path)
+    parts = urlsplit(url)
+    return parts.netloc.rpartition("@")[2] + parts.path
 
 
 def default_archive_folder(store_url: str) -> Path:
