@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import apsw
 import asyncpg
@@ -21,10 +21,11 @@ from perdure.engine.archives import opened_archive
 from perdure.engine.archiving import Archiver
 from perdure.engine.inspect import verify_run
 from perdure.engine.run import Run
-from perdure.errors import ArchiveMissing, BundleError, RunArchived, RunNotFound, StoreLocked
+from perdure.errors import ArchiveMissing, BundleError, BundleTooLarge, RunArchived, RunNotFound, StoreLocked
 from perdure.ids import CommandId, RunId
 from perdure.store.base import Command, RunDump, Store
 from perdure.store.blobs import BlobStore, open_blobs
+from perdure.store.bundles import MOST_BYTES, BundleReader
 from perdure.store.opening import open_store
 from perdure.store.sqlite import archive as sqlite_archive
 from perdure.testing.proxy import StoreProxy
@@ -363,6 +364,23 @@ async def test_a_foreign_file_in_the_folder_stays(engine_here: Callable[..., Eng
 
         kept = {found.name for found in files_in(tmp_path / "archive")}
         assert kept == {path.name, "foreign.runs", "nonsense.runs"}
+
+
+async def test_a_run_that_is_larger_than_a_bundle_may_be_comes_back(
+    engine_here: Callable[..., Engine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def smaller(file: BinaryIO, place: str, *, most_bytes: int = MOST_BYTES) -> BundleReader:
+        """Reads as if no more than 1,000 bytes were taken from strangers."""
+        return BundleReader(file, place, most_bytes=most_bytes * 1_000 // MOST_BYTES)
+
+    monkeypatch.setattr("perdure.engine.importing.BundleReader", smaller)
+    async with engine_here() as engine:
+        run = await ended(engine, "huge", 5_000)
+        await run.export(tmp_path / "huge.bundle")
+        await engine.archive(older_than=AT_ONCE)
+        assert await (await engine.unarchive("huge")).result() == "x" * 5_000
+        with pytest.raises(BundleTooLarge):
+            await engine.import_run(tmp_path / "huge.bundle", run_id="copy")
 
 
 async def test_databases_that_know_the_same_run_share_a_folder(store_url: str, tmp_path: Path):

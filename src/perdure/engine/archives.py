@@ -15,6 +15,7 @@ from perdure.errors import ArchiveMissing, BundleDamaged, RunArchived, RunError,
 from perdure.ids import DEFAULT_PROJECT, RunId
 from perdure.store.base import ArchivedRun, Store
 from perdure.store.blobs import BlobStore, open_blobs
+from perdure.store.bundles import ANY_SIZE
 from perdure.store.opening import default_blobs_url, open_store
 
 LEFTOVER_ROWS = 10_000
@@ -85,7 +86,9 @@ async def _opened(folder: Path, archived: ArchivedRun) -> AsyncGenerator[Source]
     except OSError as error:
         raise ArchiveMissing(archived.run_id, str(path)) from error
     with file:
-        source = Source(file=file, place=str(path), position=archived.position, is_alone=False)
+        source = Source(
+            file=file, place=str(path), position=archived.position, is_alone=False, most_bytes=ANY_SIZE
+        )
         head = await asyncio.to_thread(lambda: source.reader().head)
         if head.run_id != archived.run_id:
             raise BundleDamaged(str(path), f"it holds run {head.run_id!r} where {archived.run_id!r} should be")

@@ -32,7 +32,7 @@ from perdure.errors import BlobDamaged, BlobMissing, BundleError, StoreLocked
 from perdure.ids import DEFAULT_PROJECT, RunId, Seq, digest_of, new_id
 from perdure.store.base import Archivable, ArchivedRun, Store
 from perdure.store.blobs import BlobStore
-from perdure.store.bundles import BundleReader, Head
+from perdure.store.bundles import ANY_SIZE, BundleReader, Head
 from perdure.store.files import sync_file, sync_folder
 from perdure.store.opening import place_of
 
@@ -258,7 +258,7 @@ def heads_in(path: Path) -> list[Head]:
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         while file.tell() < size:
-            reader = BundleReader(file, str(path))
+            reader = BundleReader(file, str(path), most_bytes=ANY_SIZE)
             for _ in reader.parts():
                 pass
             heads.append(reader.head)

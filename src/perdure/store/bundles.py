@@ -40,6 +40,8 @@ MOST_FRAME_BYTES: Final = 64 * 1024 * 1024
 """What one record, and so one frame, has at most."""
 MOST_BYTES: Final = 16 * 1024**3
 """What a bundle may unpack to, unless its reader says otherwise."""
+ANY_SIZE: Final = 2**63
+"""For what we have written ourselves: however large a run is, it can be read again."""
 
 T = TypeVar("T")
 
