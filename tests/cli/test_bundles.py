@@ -72,12 +72,14 @@ def test_what_cannot_be_is_said(cli: Cli):
     taken = cli("import", "one.bundle", "--run-id", "two")
     large = cli("import", "one.bundle", "--max-size", "1k", *ELSEWHERE)
     missing = cli("import", "missing.bundle")
+    nowhere = cli("export", "one", "no/such/folder.bundle")
 
     assert "there already" in there.stderr
     assert "cut off" in cut.stderr
     assert "another run" in taken.stderr
     assert "--max-size" in large.stderr
-    assert {done.returncode for done in (there, cut, taken, large, missing)} == {2}
+    assert "cannot be written (No such file or directory)" in nowhere.stderr
+    assert {done.returncode for done in (there, cut, taken, large, missing, nowhere)} == {2}
     assert cli("export", "one", "--force").returncode == 0
 
 

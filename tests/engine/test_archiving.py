@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -21,7 +22,7 @@ from perdure.engine.archives import opened_archive
 from perdure.engine.archiving import Archiver
 from perdure.engine.inspect import verify_run
 from perdure.engine.run import Run
-from perdure.errors import ArchiveMissing, BundleError, BundleTooLarge, RunArchived, RunNotFound, StoreLocked
+from perdure.errors import ArchiveMissing, BundleError, BundleTooLarge, RunArchived, RunNotFound, StoreFull, StoreLocked
 from perdure.ids import CommandId, RunId
 from perdure.store.base import Command, RunDump, Store
 from perdure.store.blobs import BlobStore, open_blobs
@@ -381,6 +382,22 @@ async def test_a_run_that_is_larger_than_a_bundle_may_be_comes_back(
         assert await (await engine.unarchive("huge")).result() == "x" * 5_000
         with pytest.raises(BundleTooLarge):
             await engine.import_run(tmp_path / "huge.bundle", run_id="copy")
+
+
+async def test_a_full_disk_is_named_and_gets_its_room_back(
+    engine_here: Callable[..., Engine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def full(file: BinaryIO) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async with engine_here() as engine:
+        await ended(engine, "one")
+        with monkeypatch.context() as patched:
+            patched.setattr("perdure.engine.archiving.sync_file", full)
+            with pytest.raises(StoreFull, match="archive"):
+                await engine.archive(older_than=AT_ONCE)
+        assert files_in(tmp_path / "archive") == []
+        assert (await engine.archive(older_than=AT_ONCE)).runs == 1
 
 
 async def test_databases_that_know_the_same_run_share_a_folder(store_url: str, tmp_path: Path):

@@ -86,9 +86,7 @@ async def _opened(folder: Path, archived: ArchivedRun) -> AsyncGenerator[Source]
     except OSError as error:
         raise ArchiveMissing(archived.run_id, str(path)) from error
     with file:
-        source = Source(
-            file=file, place=str(path), position=archived.position, is_alone=False, most_bytes=ANY_SIZE
-        )
+        source = Source(file=file, place=str(path), position=archived.position, is_alone=False, most_bytes=ANY_SIZE)
         head = await asyncio.to_thread(lambda: source.reader().head)
         if head.run_id != archived.run_id:
             raise BundleDamaged(str(path), f"it holds run {head.run_id!r} where {archived.run_id!r} should be")

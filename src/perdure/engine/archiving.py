@@ -33,7 +33,7 @@ from perdure.ids import DEFAULT_PROJECT, RunId, Seq, digest_of, new_id
 from perdure.store.base import Archivable, ArchivedRun, Store
 from perdure.store.blobs import BlobStore
 from perdure.store.bundles import ANY_SIZE, BundleReader, Head
-from perdure.store.files import sync_file, sync_folder
+from perdure.store.files import sync_file, sync_folder, writing_to
 from perdure.store.opening import place_of
 
 DEFAULT_AGE: Final = timedelta(days=30)
@@ -91,21 +91,26 @@ class Archiver:
     async def archive(self, *, older_than: timedelta, limit: int | None, dry_run: bool) -> Archiving:
         """Archive runs that have ended longer ago than this, oldest first, and `limit` at most.
 
-        Raises StoreLocked if another process is at it.
+        Raises StoreLocked if another process is at it, StoreFull if there is no room for the files.
         """
         before = self._clock.now_micros() - older_than // timedelta(microseconds=1)
         done = Archiving(folder=str(self._folder), is_dry_run=dry_run)
         if dry_run:
             return await self._counted(before, limit, done)
-        async with self._alone():
-            await self._clean_up()
-            after: tuple[int, str] | None = None
-            while page := await self._page(before, after, limit, done.runs):
-                after = (page[-1].created_at, page[-1].run_id)
-                done = await self._archive_page(page, done)
-            await self._remove_leftovers()
-            await self._give_back()
+        with writing_to(self._folder):
+            async with self._alone():
+                done = await self._archived(before, limit, done)
         return msgspec.structs.replace(done, skipped=tuple(self._skipped))
+
+    async def _archived(self, before: int, limit: int | None, done: Archiving) -> Archiving:
+        await self._clean_up()
+        after: tuple[int, str] | None = None
+        while page := await self._page(before, after, limit, done.runs):
+            after = (page[-1].created_at, page[-1].run_id)
+            done = await self._archive_page(page, done)
+        await self._remove_leftovers()
+        await self._give_back()
+        return done
 
     async def _page(
         self, before: int, after: tuple[int, str] | None, limit: int | None, done: int
@@ -142,15 +147,19 @@ class Archiver:
         name = self._mark + new_id()
         partial = self._folder / f"{name}{PARTIAL}"
         left = list(runs)
-        with await asyncio.to_thread(open, partial, "xb+", opener=for_owner) as file:
-            packer = Packer(file, self._blobs, self._clock)
-            while left and sum(one.size for one in packer.packed) < MOST_FILE_BYTES:
-                portion, left = left[:RUNS_AT_ONCE], left[RUNS_AT_ONCE:]
-                async with self._portion():
-                    await self._pack([run.run_id for run in portion], packer)
-            await asyncio.to_thread(sync_file, file)
-        path = self._folder / f"{name}{SUFFIX}"
-        await asyncio.to_thread(_give_name, partial, path)
+        try:
+            with await asyncio.to_thread(open, partial, "xb+", opener=for_owner) as file:
+                packer = Packer(file, self._blobs, self._clock)
+                while left and sum(one.size for one in packer.packed) < MOST_FILE_BYTES:
+                    portion, left = left[:RUNS_AT_ONCE], left[RUNS_AT_ONCE:]
+                    async with self._portion():
+                        await self._pack([run.run_id for run in portion], packer)
+                await asyncio.to_thread(sync_file, file)
+            path = self._folder / f"{name}{SUFFIX}"
+            await asyncio.to_thread(_give_name, partial, path)
+        finally:
+            # On a disk that is full, what was not finished takes the room that runs need.
+            partial.unlink(missing_ok=True)
         return path, packer.packed, left
 
     async def _pack(self, run_ids: Sequence[RunId], packer: Packer) -> None:

@@ -19,7 +19,7 @@ from perdure.journal.states import RunState
 from perdure.store.base import BlobUse, Store
 from perdure.store.blobs import BlobStore
 from perdure.store.bundles import BundleWriter, Head
-from perdure.store.files import sync_file, sync_folder
+from perdure.store.files import sync_file, sync_folder, writing_to
 from perdure.store.records import Record
 
 RECORDS_AT_ONCE = 1_000
@@ -51,9 +51,24 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
 async def export_run(store: Store, blobs: BlobStore, run_id: RunId, path: Path, *, clock: Clock) -> Exported:
     """Write a run into a file of its own, which is whole or not there. One that lives is written as it is at one moment.
 
-    Raises RunNotFound, and BlobMissing or BlobDamaged if a blob of it cannot be read.
+    Raises RunNotFound, BlobMissing or BlobDamaged if a blob of it cannot be read, and StoreFull, StoreReadOnly or
+    StoreUnavailable if the file cannot be written.
     """
-    partial = path.with_name(f".{path.name}.{new_id()}.part")
+    with writing_to(path):
+        packer = await _packed(store, blobs, run_id, path, clock)
+    (packed,) = packer.packed
+    return Exported(
+        run_id=run_id,
+        path=path,
+        size=packed.size,
+        digest=packed.digest,
+        events=packed.head.last_seq,
+        blobs=packer.blobs_written,
+    )
+
+
+async def _packed(store: Store, blobs: BlobStore, run_id: RunId, path: Path, clock: Clock) -> Packer:
+    partial = path.with_name(f".{new_id()}.part")
     try:
         with await asyncio.to_thread(open, partial, "xb", opener=for_owner) as file:
             packer = Packer(file, blobs, clock)
@@ -64,17 +79,9 @@ async def export_run(store: Store, blobs: BlobStore, run_id: RunId, path: Path, 
         os.replace(partial, path)
         await asyncio.to_thread(sync_folder, path.parent)
     finally:
-        with suppress(FileNotFoundError):
+        with suppress(OSError):
             partial.unlink()
-    (packed,) = packer.packed
-    return Exported(
-        run_id=run_id,
-        path=path,
-        size=packed.size,
-        digest=packed.digest,
-        events=packed.head.last_seq,
-        blobs=packer.blobs_written,
-    )
+    return packer
 
 
 async def pack(pages: AsyncGenerator[Sequence[Record], None], packer: Packer) -> None:

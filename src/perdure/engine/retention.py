@@ -19,7 +19,7 @@ from perdure.engine.exporting import Exported, export_run
 from perdure.engine.importing import import_file
 from perdure.engine.settings import EngineSettings
 from perdure.engine.values import Values
-from perdure.errors import StoreLocked
+from perdure.errors import StoreError, StoreLocked
 from perdure.ids import RunId
 from perdure.store.base import ArchivedRun, Store
 from perdure.store.bundles import MOST_BYTES
@@ -157,6 +157,8 @@ class Retention(ABC):
                 await archiver.archive(older_than=timedelta(days=days), limit=None, dry_run=False)
             except StoreLocked:
                 log.debug("archived_by_another")
+            except StoreError as error:  # runs do not depend on it: the next time is soon enough
+                log.warning("not_archived", extra={"error": str(error)})
             await self.clock.sleep(self._settings.archive_every_seconds)
 
     def _archiver(self, rest: float) -> Archiver:

@@ -31,6 +31,7 @@ from perdure.errors import BlobDamaged, BlobMissing, StoreError, StoreFull, Stor
 from perdure.ids import is_digest, new_id
 from perdure.store.blobs.base import BlobStore, StoredBlob, chunks_of
 from perdure.store.codecs.wire import BlobRef
+from perdure.store.files import NO_ROOM, NOT_ALLOWED
 
 LEFTOVER_AGE: Final = timedelta(hours=24)
 """When a temporary file or scratch folder in which nothing was written for so long is taken to be nobody's."""
@@ -45,8 +46,6 @@ _INNER_FOLDER: Final = _FOLDER | os.O_NOFOLLOW
 # Opening a named pipe would wait for its other end, were it not for O_NONBLOCK.
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_NO_ROOM: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
-_NOT_ALLOWED: Final = frozenset((errno.EROFS, errno.EACCES, errno.EPERM))
 _NOT_OURS: Final = frozenset((errno.ELOOP, errno.ENOTDIR, errno.EISDIR))
 
 
@@ -242,11 +241,11 @@ class FolderBlobs(BlobStore):
         return StoreUnavailable(f"The folder {self.place} was removed while blobs were written to it.")
 
     def _store_error(self, error: OSError) -> StoreError:
-        if error.errno in _NO_ROOM:
+        if error.errno in NO_ROOM:
             return StoreFull(
                 f"There is no room for a blob in {self.place} ({error.strerror}). Make room and try again."
             )
-        if error.errno in _NOT_ALLOWED:
+        if error.errno in NOT_ALLOWED:
             return StoreReadOnly(
                 f"The blobs in {self.place} cannot be used ({error.strerror}). Give this process the right to read and "
                 "write there."
