@@ -583,3 +583,17 @@ async def test_a_run_can_go_back_to_every_event_and_comes_to_the_same(store_url:
         assert refused <= 2, "it had not started yet"
         assert all(found.status is NodeStatus.COMPLETED for found in (await run.load()).nodes)
         await assert_whole(engine, run)
+
+
+async def test_a_run_can_go_back_to_just_before_it_goes_on_on_a_branch(store_url: str) -> None:
+    async with Engine(store_url) as engine:
+        run = await engine.start(past_chain, x=0)
+        assert await run.result() == 3
+        await run.jump("middle", inputs={"x": 100})
+        assert await run.result() == 102
+        created = next(entry.seq for entry in await log_of(run) if isinstance(entry.event, e.BranchCreated))
+
+        await run.restore(created)
+
+        assert await run.result() == 3
+        await assert_whole(engine, run)

@@ -6,7 +6,7 @@ restores an earlier place leaves out what came after it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from perdure.ids import BranchId, Seq
 from perdure.journal import events as e
@@ -19,32 +19,41 @@ def places_gone_back_to(log: Iterable[e.Recorded]) -> frozenset[Seq]:
 
 
 def lineage(log: Sequence[e.Recorded]) -> list[e.Recorded]:
-    """Return the line of history at the end of a log that begins with its first event."""
-    return _lineage(log, _activated(log))
+    """Return the line of history at the end of a log that begins with its first event. Branches on which the run does not go on
+    are no part of it."""
+    return _lineage(log, len(log), _activated(log))
 
 
 def lines(log: Sequence[e.Recorded]) -> Iterator[list[e.Recorded]]:
     """Yield each line of history of a whole log, from its first event to where it was left, and the last one to its end."""
     activated = _activated(log)
     for index, entry in enumerate(log):
-        if _restores(entry, activated):
-            yield _lineage(log[:index], activated)
-    yield _lineage(log, activated)
+        event = entry.event
+        if isinstance(event, e.BranchCreated) and event.restored and event.branch_id in activated:
+            yield _lineage(log, index, activated)
+    yield _lineage(log, len(log), activated)
 
 
-def _lineage(log: Sequence[e.Recorded], activated: Collection[BranchId]) -> list[e.Recorded]:
-    for index in range(len(log) - 1, -1, -1):
+def _lineage(log: Sequence[e.Recorded], end: int, activated: Mapping[BranchId, int]) -> list[e.Recorded]:
+    """Return the line that ends with this many events. A branch counts if the run goes on on it by then: it may never do so,
+    and somebody may go back to the very moment before it does."""
+    line: list[e.Recorded] = []
+    index = end
+    while index:
+        index -= 1
         event = log[index].event
-        if isinstance(event, e.BranchCreated) and _restores(log[index], activated):
-            return [*_lineage(log[: min(event.cut, index)], activated), *log[index:]]
-    return list(log)
+        if not isinstance(event, e.BranchCreated):
+            line.append(log[index])
+        elif activated.get(event.branch_id, end) < end:
+            line.append(log[index])
+            if event.restored:
+                index = end = min(event.cut, index)
+    line.reverse()
+    return line
 
 
-def _restores(entry: e.Recorded, activated: Collection[BranchId]) -> bool:
-    """Whether the run goes on from an earlier place here. It does not on a branch that it was never on."""
-    event = entry.event
-    return isinstance(event, e.BranchCreated) and event.restored and event.branch_id in activated
-
-
-def _activated(log: Iterable[e.Recorded]) -> frozenset[BranchId]:
-    return frozenset(entry.event.branch_id for entry in log if isinstance(entry.event, e.BranchActivated))
+def _activated(log: Sequence[e.Recorded]) -> dict[BranchId, int]:
+    """Return where in a log the run goes on on each branch."""
+    return {
+        entry.event.branch_id: index for index, entry in enumerate(log) if isinstance(entry.event, e.BranchActivated)
+    }

@@ -45,7 +45,6 @@ def streams_are_whole(dump: Dump) -> Iterator[Violation]:
 
 def _told(dump: Dump) -> dict[NodeId, _Told]:
     told: dict[NodeId, _Told] = {}
-    activated = dump.activated
     for entry in lineage(dump.events):
         match entry.event:
             case e.NodeStarted(node_id=node_id, streams=True) if node_id not in told:
@@ -54,9 +53,7 @@ def _told(dump: Dump) -> dict[NodeId, _Told]:
                 told[node_id].batches = dict(told[node_id].saved)
             case e.NodeCheckpointed(node_id=node_id) if node_id in told:
                 told[node_id].saved = dict(told[node_id].batches)
-            case e.BranchCreated(branch_id=branch_id, dropped=dropped, replayed=replayed, restored=restored) if (
-                branch_id in activated
-            ):
+            case e.BranchCreated(branch_id=branch_id, dropped=dropped, replayed=replayed, restored=restored):
                 for node_id in dropped:
                     told.pop(node_id, None)
                 for stream in told.values() if restored else ():

@@ -7,7 +7,7 @@ they hold for a live database, a backup, and what is left after a test has kille
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ import msgspec
 from perdure.errors import JournalError
 from perdure.graph.model import INPUT
 from perdure.graph.plan import Plan
-from perdure.ids import BranchId, NodeId, Seq
+from perdure.ids import NodeId, Seq
 from perdure.journal import events as e
 from perdure.journal.branching import branch_state
 from perdure.journal.checkpointcheck import checkpoints_are_right
@@ -130,11 +130,10 @@ def _waits_add_up(dump: Dump, folded: Projection) -> Iterator[Violation]:
 
 def _rows_know_their_last_event(dump: Dump) -> Iterator[Violation]:
     last: dict[NodeId, Seq] = {}
-    activated = dump.activated
     for entry in lineage(dump.events):
         if isinstance(entry.event, e.NodeEvent):
             last[entry.event.node_id] = entry.seq
-        elif isinstance(entry.event, e.BranchCreated) and entry.event.branch_id in activated:
+        elif isinstance(entry.event, e.BranchCreated):
             last.update(dict.fromkeys((*entry.event.dropped, *entry.event.retried), entry.seq))
             if entry.event.replayed is not None:
                 last[entry.event.replayed] = entry.seq
@@ -172,7 +171,7 @@ def _status_is_derived(dump: Dump) -> Iterator[Violation]:
 
 def _attempts_are_numbered(dump: Dump) -> Iterator[Violation]:
     for line in lines(dump.events):
-        yield from _attempts_of_line(line, dump.activated)
+        yield from _attempts_of_line(line)
     ended = Counter(
         (entry.branch_id, entry.event.node_id, entry.event.attempt)
         for entry in dump.events
@@ -183,12 +182,12 @@ def _attempts_are_numbered(dump: Dump) -> Iterator[Violation]:
             yield violation("I9", f"attempt {attempt} of {node_id!r} ended {count} times")
 
 
-def _attempts_of_line(line: Sequence[e.Recorded], activated: Collection[BranchId]) -> Iterator[Violation]:
+def _attempts_of_line(line: Sequence[e.Recorded]) -> Iterator[Violation]:
     scheduled: dict[NodeId, int] = {}
     started: dict[NodeId, int] = {}
     for entry in line:
         match entry.event:
-            case e.BranchCreated(branch_id=branch_id, dropped=dropped, restored=restored) if branch_id in activated:
+            case e.BranchCreated(dropped=dropped, restored=restored):
                 for node_id in dropped:
                     scheduled.pop(node_id, None)
                     started.pop(node_id, None)

@@ -85,6 +85,20 @@ def test_a_line_goes_on_from_one_that_has_gone_back_itself():
     assert numbers(lineage(log)) == [1, 2, 3, 4, 5, 11, 12, 13, 14, 15]
 
 
+def test_a_branch_does_not_count_where_somebody_goes_back_to_just_before_the_run_goes_on_on_it():
+    again = e.BranchCreated(branch_id=BranchId(2), parent=BranchId(1), cut=Seq(10), dropped=(A,))
+    begun: list[e.AnyEvent] = [e.RunReopened(), again, e.BranchActivated(branch_id=BranchId(2))]
+    log = recorded([*BEGIN, *WENT_ON, *begun, *back(3, 1, 12), *back(4, 2, 14)])
+
+    assert [numbers(line) for line in lines(log)] == [
+        list(range(1, 14)),
+        [*range(1, 12), 14, 15],
+        [*range(1, 14), 16, 17],
+    ]
+    assert fold(RUN, log[:15]).node(A).status is NodeStatus.COMPLETED
+    assert fold(RUN, log).node(A).status is NodeStatus.IDLE
+
+
 def test_a_run_is_what_it_was_and_what_was_at_work_is_followed_by_the_next_attempt():
     then = fold(RUN, recorded(BEGIN))
 
