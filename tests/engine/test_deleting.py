@@ -50,14 +50,14 @@ def deleted_flow(n: int, secret: str) -> str:
     return deleted_whole(parts, ask("hunter2, is it?", schema=str, show=secret))
 
 
-async def ended(engine: Engine, run_id: str, n: int = 3) -> Run[str]:
-    run = await engine.start(deleted_flow, n=n, secret=SECRET, run_id=run_id)
+async def ended(engine: Engine, run_id: str, n: int = 3, secret: str = SECRET) -> Run[str]:
+    run = await engine.start(deleted_flow, n=n, secret=secret, run_id=run_id)
     while not (questions := await run.questions()):
         if await run.status() is RunStatus.FAILED:
             return run
         await asyncio.sleep(0.01)
-    await run.answer(questions[0].interaction_id, SECRET)
-    await run.signal("word", SECRET)
+    await run.answer(questions[0].interaction_id, secret)
+    await run.signal("word", secret)
     await run.wait()
     return run
 
@@ -112,6 +112,18 @@ async def test_the_values_of_a_run_are_gone_and_what_happened_stays(store_url: s
             await (run.retry() if n == 9 else run.jump("deleted_whole"))
         with pytest.raises(RunIdTaken):
             await engine.start(deleted_flow, n=n, secret=SECRET, run_id="secret")
+
+
+async def test_a_file_holds_nothing_of_what_was_deleted(sqlite_url: str, tmp_path: Path):
+    secret = "correct horse battery staple"
+    async with Engine(sqlite_url, blobs=(tmp_path / "blobs").as_uri(), settings=SETTINGS) as engine:
+        runs = [await ended(engine, name, 6, secret=secret) for name in ("one", "two")]
+    path = Path(sqlite_url.removeprefix("sqlite:///"))
+    assert secret.encode() in path.read_bytes()
+    async with Engine(sqlite_url, blobs=(tmp_path / "blobs").as_uri(), settings=SETTINGS) as engine:
+        for run in runs:
+            await (await engine.get(run.run_id)).delete()
+    assert secret.encode() not in path.read_bytes()
 
 
 async def test_a_run_that_lives_keeps_its_values(store_url: str):

@@ -477,6 +477,7 @@ class SqliteStore:
                 with translated(self.path):
                     if instead_of is not None:
                         connection.execute("PRAGMA foreign_keys = OFF")
+                        connection.execute("PRAGMA secure_delete = ON")
                     connection.execute("BEGIN IMMEDIATE")
                     is_written = write_records(
                         connection, self._sql, self._project, pages, from_archive=from_archive, instead_of=instead_of
