@@ -33,6 +33,10 @@ _IN_THE_MIDST = {
 }
 
 
+ABOUT_TO_BRANCH = (e.RunReopened, e.JumpRequested, e.BranchCreated)
+"""What is recorded before a run goes on on another branch. Nothing in it may be able to move where one of these is the last."""
+
+
 class Past(msgspec.Struct, frozen=True, kw_only=True):
     """A place of a run's log, and what has become of the run since, on whichever branch."""
 
@@ -43,6 +47,8 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes of which an attempt has begun since."""
     fed: frozenset[NodeId] = frozenset()
     """Nodes of whose streams something was recorded since."""
+    is_going_back: bool = False
+    """Whether the run was about to go on on another branch, and was not on it yet."""
 
     @property
     def seq(self) -> Seq:
@@ -94,6 +100,8 @@ def why_not_back(past: Past, plan: Plan, now: RunStatus) -> str | None:
         return f"it is {now.value}: pause or cancel it first"
     if (problem := _IN_THE_MIDST.get(past.then.run.status)) is not None:
         return f"{problem} at that place: choose another one"
+    if past.is_going_back:
+        return "it was just going back at that place: choose another one"
     dropped = frozenset(cone_of_restore(past, plan).dropped)
     for name, node_plan in plan.nodes.items():
         is_dropped, node = name in dropped, past.then.node(name)
