@@ -9,14 +9,19 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from perdure import Context, Engine, EngineSettings, Stream, ask, collect, node, workflow
 from perdure.engine.driven import driven_seconds
+from perdure.engine.inspect import follow_events
 from perdure.engine.run import Run
+from perdure.engine.waiting import Signal
 from perdure.errors import AnsweredAlready, CannotGoBack, PlaceNotFound, RunFailed, RunResting
+from perdure.ids import CommandId
 from perdure.journal import events as e
 from perdure.journal.states import NodeStatus, RunStatus
+from perdure.store.base import Command
 from tests.engine.engines import assert_whole, log_of
 
 ran: Counter[str] = Counter()
@@ -585,15 +590,78 @@ async def test_a_run_can_go_back_to_every_event_and_comes_to_the_same(store_url:
         await assert_whole(engine, run)
 
 
-async def test_a_run_can_go_back_to_just_before_it_goes_on_on_a_branch(store_url: str) -> None:
+async def test_a_run_does_not_go_back_to_where_it_was_just_going_back(store_url: str) -> None:
+    gates["slow"] = asyncio.Event()
     async with Engine(store_url) as engine:
-        run = await engine.start(past_chain, x=0)
-        assert await run.result() == 3
-        await run.jump("middle", inputs={"x": 100})
-        assert await run.result() == 102
-        created = next(entry.seq for entry in await log_of(run) if isinstance(entry.event, e.BranchCreated))
+        run = await engine.start(past_beside, x=0)
+        await run.cancel()
+        await until_status(run, RunStatus.CANCELLED)
+        gates.pop("slow").set()
+        await run.jump("left")
+        assert await run.result() == 2
+        kinds = (e.RunReopened, e.JumpRequested, e.BranchCreated)
+        places = [entry.seq for entry in await log_of(run) if isinstance(entry.event, kinds)]
 
-        await run.restore(created)
+        for place in places:
+            with pytest.raises(CannotGoBack, match="it was just going back"):
+                await run.restore(place)
 
-        assert await run.result() == 3
+        assert len(places) == 3
+        assert await run.result() == 2
+        assert await run.promote(1) == 3
+        assert await run.status() is RunStatus.CANCELLED
+        await assert_whole(engine, run)
+
+
+async def test_who_follows_the_log_hears_that_the_run_has_ended_as_it_had_before(store_url: str) -> None:
+    async with Engine(store_url) as engine:
+        run = await engine.start(past_asked, x=0)
+        await run.answer(await question_of(run), 10)
+        assert await run.result() == 12
+        await run.jump("how_much")
+        await until_status(run, RunStatus.AWAITING_INPUT)
+        seen: list[int] = []
+
+        async def follow() -> None:
+            async for entry in follow_events(engine.store, run.run_id):
+                seen.append(entry.seq)
+
+        following = asyncio.create_task(follow())
+        await run.promote(1)
+
+        async with asyncio.timeout(20):
+            await following
+        assert seen == list(range(1, (await run.state()).last_seq + 1))
+
+
+@workflow
+def past_signalled(x: int) -> int:
+    return past_awaited(past_step.named("before")(x))
+
+
+@node
+async def past_awaited(ctx: Context, x: int) -> int:
+    return x + int(await ctx.wait_for("more"))
+
+
+async def test_a_signal_that_came_as_the_run_ended_is_there_when_it_is_tried_again(store_url: str) -> None:
+    broken.add("before")
+    async with Engine(store_url) as engine:
+        run = await engine.start(past_signalled, x=0)
+        with pytest.raises(RunFailed):
+            await run.result()
+        broken.clear()
+        signal = Signal(signal_id="s", name="more", value="10")
+        sent = Command(
+            command_id=CommandId("signal/s"),
+            run_id=run.run_id,
+            kind="signal",
+            payload=msgspec.to_builtins(signal),
+            created_at=0,
+        )
+        await engine.store.add_command(sent)  # by somebody who had seen the run when it still moved
+
+        await run.retry()
+
+        assert await run.result() == 11
         await assert_whole(engine, run)

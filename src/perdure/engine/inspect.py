@@ -189,19 +189,15 @@ async def follow_events(
 
     `on_wait` is awaited whenever there is nothing more to yield for the moment.
     """
-    run = (await load_run(store, run_id)).run
-    has_ended = run.status in TERMINAL and after >= run.last_seq
-    while not has_ended:
+    while (run := await store.load_state(run_id)) is not None:
         async for entry in events_of(store, run_id, after=after):
             yield entry
             after = entry.seq
-            has_ended = isinstance(entry.event, (*e.TERMINAL_EVENTS, *e.AUDIT_EVENTS)) and (
-                has_ended or isinstance(entry.event, e.TERMINAL_EVENTS)
-            )
-        if not has_ended:
-            if on_wait is not None:
-                await on_wait()
-            await store.wait_for_news(NEWS_SECONDS)
+        if run.status in TERMINAL and after >= run.last_seq:
+            return
+        if on_wait is not None:
+            await on_wait()
+        await store.wait_for_news(NEWS_SECONDS)
 
 
 async def whole_values(store: Store, values: Mapping[str, e.Encoded]) -> dict[str, e.Encoded]:

@@ -533,6 +533,7 @@ TERMINAL_EVENTS = (RunCompleted, RunFailed, RunCancelled)
 AUDIT_EVENTS = (
     AttemptResultDiscarded,
     CheckpointSaved,
+    SignalReceived,
     RunDeleted,
     RunClaimed,
     RunRecovered,
