@@ -79,6 +79,11 @@ async def content_of(url: str, run_id: str) -> str:
     return str([[tuple(row) for row in rows] for rows in found])
 
 
+def file_of(url: str) -> bytes:
+    """Return what is in the file of a database."""
+    return Path(url.removeprefix("sqlite:///")).read_bytes()
+
+
 @pytest.mark.parametrize("n", [3, 9], ids=["completed", "failed"])
 async def test_the_values_of_a_run_are_gone_and_what_happened_stays(store_url: str, tmp_path: Path, n: int):
     async with Engine(store_url, blobs=(tmp_path / "blobs").as_uri(), settings=SETTINGS) as engine:
@@ -118,12 +123,11 @@ async def test_a_file_holds_nothing_of_what_was_deleted(sqlite_url: str, tmp_pat
     secret = "correct horse battery staple"
     async with Engine(sqlite_url, blobs=(tmp_path / "blobs").as_uri(), settings=SETTINGS) as engine:
         runs = [await ended(engine, name, 6, secret=secret) for name in ("one", "two")]
-    path = Path(sqlite_url.removeprefix("sqlite:///"))
-    assert secret.encode() in path.read_bytes()
+    assert secret.encode() in file_of(sqlite_url)
     async with Engine(sqlite_url, blobs=(tmp_path / "blobs").as_uri(), settings=SETTINGS) as engine:
         for run in runs:
             await (await engine.get(run.run_id)).delete()
-    assert secret.encode() not in path.read_bytes()
+    assert secret.encode() not in file_of(sqlite_url)
 
 
 async def test_a_run_that_lives_keeps_its_values(store_url: str):
