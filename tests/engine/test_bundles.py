@@ -15,6 +15,7 @@ import apsw
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from perdure import Context, Engine, EngineSettings, ask, collect, node, workflow
 from perdure.clock import SystemClock
@@ -22,10 +23,10 @@ from perdure.engine.exporting import export_run
 from perdure.engine.run import Run
 from perdure.errors import BundleDamaged, BundleError, BundleTooLarge, BundleTooNew, ImportConflict, RunNotFound
 from perdure.journal import events as e
-from perdure.journal.states import RunStatus
-from perdure.store.base import Committed
+from perdure.journal.states import NodeState, RunStatus
+from perdure.store.base import Committed, WorkflowVersion
 from perdure.store.blobs import open_blobs
-from perdure.store.bundles import BundledBlob, BundleReader
+from perdure.store.bundles import BundledBlob, BundleReader, BundleWriter
 from perdure.store.opening import open_store
 from tests.engine.engines import assert_whole, log_of
 from tests.store.builders import save_workflow, started
@@ -371,6 +372,33 @@ def with_frames_changed(content: bytes, old: bytes, new: bytes) -> bytes:
         written += frame.pack(part, len(unpacked), len(packed)) + packed
         place += size
     return written
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "problem"),
+    [
+        (WorkflowVersion, {"version": 0}, "no number of a version"),
+        (WorkflowVersion, {"version": 2**63 - 1}, "no number of a version"),
+        (WorkflowVersion, {"created_at": 2**62}, "no time that there is"),
+        (e.Recorded, {"at": -1}, "no time that there is"),
+        (NodeState, {"ended_at": 2**62}, "no time that there is"),
+    ],
+)
+async def test_what_a_database_could_not_live_with_is_refused(
+    bundle: Path, tmp_path: Path, kind: type[Any], changes: dict[str, Any], problem: str
+):
+    changed = tmp_path / "changed.bundle"
+    with bundle.open("rb") as file, changed.open("wb") as other:
+        reader = BundleReader(file, "it")
+        writer = BundleWriter(other, reader.head)
+        for part in reader.parts():
+            if isinstance(part, BundledBlob):
+                writer.add_blob(part.use, part.chunks)
+            else:
+                writer.add([replace(record, **changes) if isinstance(record, kind) else record for record in part])
+        writer.end()
+    with pytest.raises(BundleDamaged, match=problem):
+        await imported(changed, verify=False)
 
 
 @settings(max_examples=150)

@@ -35,6 +35,10 @@ from perdure.store.records import KINDS, KeptCommand, Kind, Record, Refused
 
 MOST_VIOLATIONS = 3
 """How many of the things that are wrong with a run are named."""
+MOST_VERSION = 2**31
+"""No version of a file has a higher number: the next one that is saved has to get one as well."""
+LAST_MOMENT = 253_370_764_800 * 1_000_000
+"""The year 9999, in microseconds since 1970: what is later cannot be shown as a date, in whatever time zone."""
 
 
 class Imported(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +78,13 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
                 yield part
         if self.is_alone and self.file.read(1):
             raise BundleDamaged(self.place, "something follows its end")
+
+
+_TIMES = {
+    kind: tuple(name for name in record_type.__struct_fields__ if name == "at" or name.endswith("_at"))
+    for record_type, kind in KINDS.items()
+}
+"""By kind of record: which of its fields tell when something was."""
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,7 +171,7 @@ async def import_run(
 
 def check(source: Source, *, verify: bool) -> Checked:
     """Read a bundle to its end, and refuse what is not a whole run. Blocks. `verify` takes as much memory as the run has."""
-    look = _Look(source.place, keeps_all=verify)
+    look = _Look(source.place, keeps_all=verify, is_foreign=source.is_alone)
     reader = source.reader()
     for part in reader.parts():
         if isinstance(part, BundledBlob):
@@ -183,12 +194,13 @@ def check(source: Source, *, verify: bool) -> Checked:
 
 
 class _Look:
-    """Looks at each record of a bundle once."""
+    """Looks at each record of a bundle once. One of our own archive is taken with whatever times and numbers it has."""
 
-    def __init__(self, place: str, *, keeps_all: bool) -> None:
+    def __init__(self, place: str, *, keeps_all: bool, is_foreign: bool) -> None:
         self.blobs: set[tuple[str, int]] = set()
         self._place = place
         self._keeps_all = keeps_all
+        self._is_foreign = is_foreign
         self._kept: dict[Kind, list[Any]] = {kind: [] for kind in Kind}
         self._run: RunState | None = None
         self._version: WorkflowVersion | None = None
@@ -202,6 +214,8 @@ class _Look:
         if (self._run is None) != (kind is Kind.RUN) or kind < self._kind:
             raise self._refusal("its records are not those of one run, in their order")
         self._kind = kind
+        if self._is_foreign:
+            self._require_sense(record, kind)
         match record:
             case RunState():
                 self._run = self._named(record)
@@ -268,6 +282,13 @@ class _Look:
         except ValueError as error:
             raise self._refusal("its run has no name") from error
         return run
+
+    def _require_sense(self, record: Record, kind: Kind) -> None:
+        times = (getattr(record, name) for name in _TIMES[kind])
+        if any(at is not None and not 0 <= at < LAST_MOMENT for at in times):
+            raise self._refusal(f"a record {kind.name.lower()} of it is of no time that there is")
+        if isinstance(record, WorkflowVersion) and not 1 <= record.version <= MOST_VERSION:
+            raise self._refusal(f"{record.version} is no number of a version")
 
     def _hear(self, entry: e.Recorded) -> None:
         if entry.seq != (1 if self._last is None else self._last.seq + 1):
