@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from perdure import Context, Engine, Tick, ask, collect, inbox, node, schedule, text, workflow
+from perdure import Context, Engine, EngineSettings, Tick, ask, collect, inbox, node, schedule, text, workflow
 from perdure.engine.keys import started_run_id
 from perdure.engine.run import Run
 from perdure.errors import MisusedRef, RunCancelled, RunFailed, TypesMissing
@@ -70,6 +72,11 @@ def daily_report(tick: Tick) -> str:
 @workflow
 def daily_reports() -> list[str]:
     return collect(daily_report.named("daily").start_each(schedule("0 7 * * *", tz="Europe/Berlin")))
+
+
+@workflow
+def letter_to_another(number: int) -> str:
+    return write_letter(number, "another", 0.0)
 
 
 @workflow
@@ -305,6 +312,26 @@ async def test_what_an_older_process_has_started_is_not_started_again(sqlite_url
         await engine.start(earlier, run_id="other:letter:0", inputs={"number": 7})
         run = await engine.start(all_letters, run_id="other", numbers=[1, 2])
         with pytest.raises(RunFailed, match=r"item 0: Run 'other:letter:0' exists"):
+            await run.result()
+
+
+async def test_what_was_started_before_and_is_archived_or_deleted_is_not_missed(store_url: str, tmp_path: Path) -> None:
+    async with Engine(store_url, settings=EngineSettings(archive_folder=str(tmp_path / "archive"))) as engine:
+        for number in (0, 1):
+            await (await engine.start(letter, run_id=f"post:letter:{number}", number=number)).result()
+            if number == 0:
+                await (await engine.start(letter_to_another, run_id="other:letter:0", number=1)).result()
+                assert (await engine.archive(older_than=timedelta(0))).runs == 2
+        await (await engine.get("post:letter:1")).delete()
+        written.clear()
+
+        run = await engine.start(all_letters, run_id="post", numbers=[0, 1, 2])
+        assert await run.result() == [f"post:letter:{number}" for number in (0, 1, 2)]
+        await (await engine.get("post:letter:2")).wait()
+        assert written == ["post:letter:2"]
+
+        run = await engine.start(all_letters, run_id="other", numbers=[1])
+        with pytest.raises(RunFailed, match=r"item 0: Run 'other:letter:0' is in the archive"):
             await run.result()
 
 

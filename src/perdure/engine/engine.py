@@ -61,6 +61,7 @@ from perdure.engine.warmth import Warmth
 from perdure.errors import (
     EngineStopped,
     JournalDamaged,
+    RunArchived,
     RunError,
     RunIdTaken,
     RunNotFound,
@@ -316,15 +317,20 @@ class Engine(Keeping, Retention, Telling, Versions):
         self, run_id: RunId, workflow: str, inputs: Mapping[str, e.Encoded], decode: Decode
     ) -> None:
         """Start a run for a node of another one, unless that was done before: perhaps by a process in which the workflow had
-        another version, or other defaults."""
+        another version, or other defaults. What has become of that run since, archived or deleted, makes no difference."""
         known = self._catalogue.workflow(workflow)
         assert known is not None, "a run whose workflows are not here is left to others"
         given = {name: decode(value, known.input_types.get(name, Any)) for name, value in inputs.items()}
         try:
             await self.start(known, run_id=run_id, inputs=given)
+        except RunArchived:
+            archived = await self._store.load_archive(run_id)
+            if archived is not None and archived.workflow != workflow:
+                raise
         except RunIdTaken as taken:
             there = await Run[Any](self, run_id).state()
-            if there.workflow != workflow or any(f"input {name!r}" in taken.differing for name in given):
+            is_other = any(f"input {name!r}" in taken.differing for name in given)
+            if there.workflow != workflow or (is_other and await self._store.load_deletion(run_id) is None):
                 raise
 
     async def get(self, run_id: str) -> Run[Any]:
