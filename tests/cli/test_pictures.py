@@ -97,6 +97,17 @@ def test_bars_follow_each_other_as_the_nodes_did():
     assert row(lines, "c").endswith("idle")
 
 
+def test_that_a_run_was_deleted_later_takes_no_time_of_it():
+    log = Log("a")
+    log.start(0, "a")
+    log.complete(1, "a")
+    log.add(1, e.RunCompleted())
+    before = log.drawn()
+    log.add(1_000_000, e.RunDeleted())
+
+    assert log.drawn() == before
+
+
 def test_every_attempt_is_visible():
     log = Log("a")
     log.start(0, "a")

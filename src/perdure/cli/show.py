@@ -158,7 +158,8 @@ def _header(run: RunState, sheet: Paper, *, is_left: bool) -> Iterator[str]:
     if run.started_at is not None:
         yield f"{pen.faint('started')} {day_and_time(run.started_at)}"
     for label, values in (("inputs ", run.inputs), ("outputs", run.outputs or {})):
-        for line in short_values(values, sheet.width - 8):
+        known = {name: value for name, value in values.items() if value != DELETED}
+        for line in short_values(known, sheet.width - 8):
             yield f"{pen.faint(label)} {line}"
             label = " " * len(label)
 

@@ -65,6 +65,8 @@ class _Reader:
 
     def read(self, entry: e.Recorded) -> None:
         event, at = entry.event, entry.at
+        if isinstance(event, e.RunDeleted):
+            return  # nothing has happened in the run: it had ended, perhaps years ago
         if isinstance(event, e.RunClaimed) or not self._periods:
             self._begin_period(event, at)
         self._periods[-1].end = max(self._periods[-1].end, at)
