@@ -54,7 +54,7 @@ def test_a_month_takes_no_time(rehearsal: Rehearsal, flow):
 
     assert run.output == "published: x"
     assert timedelta(days=30) <= rehearsal.now - before < timedelta(days=30, minutes=1)
-    assert time.perf_counter() - began < 2
+    assert time.perf_counter() - began < 20
 
 
 def test_time_waits_for_a_server_that_a_body_talks_to(perdure: Rehearsal):

@@ -74,8 +74,9 @@ def connect(location: Location, *, read_only: bool = False) -> apsw.Connection:
             os.close(os.open(location.path, os.O_CREAT | os.O_RDWR, 0o600))
         connection = apsw.Connection(str(location.path), flags=apsw.SQLITE_OPEN_READWRITE)
         set_patience(connection, BUSY_TIMEOUT_MS / 1_000)
-        # Only a file without any table takes this: room that is not needed any more can be given back in portions.
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        if not connection.execute("PRAGMA page_count").get:
+            # Only a file without any page takes this, and others would be written to: room can be given back in portions.
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         _require_wal(connection, location.path)
         connection.execute(f"PRAGMA synchronous = {location.synchronous}")
         connection.execute("PRAGMA foreign_keys = ON")
