@@ -1062,3 +1062,42 @@ async def test_places_of_calls_are_given_back_whatever_becomes_of_them(tmp_path:
             await run.cancel()
             await run.wait()
         assert await (await engine.start(flow, n=4)).result() == [0, 1, 2, 3]
+
+
+@node
+def texts_of_sizes(sizes: list[int]) -> Iterator[dict[str, str]]:
+    for size in sizes:
+        yield {"text": "x" * size}
+
+
+@node
+async def sizes_while_they_arrive(texts: Stream[dict[str, str]]) -> list[int]:
+    return [len(text["text"]) async for text in texts]
+
+
+@node
+def sizes_in_a_thread(texts: Stream[dict[str, str]]) -> list[int]:
+    return [len(text["text"]) for text in texts]
+
+
+@node
+async def sizes_of_parts(texts: Stream[str]) -> list[int]:
+    return [len(text) async for text in texts]
+
+
+@workflow
+def large_items(sizes: list[int]) -> Any:
+    texts = texts_of_sizes(sizes)
+    return {"loop": sizes_while_they_arrive(texts), "thread": sizes_in_a_thread(texts)}
+
+
+@workflow
+def large_parts(sizes: list[int]) -> Any:
+    return sizes_of_parts(texts_of_sizes(sizes)["text"])
+
+
+async def test_items_that_are_kept_as_blobs_are_read_while_they_arrive(execute: Execute) -> None:
+    sizes = [1, 300_000, 2, 3, 400_000, 300_000, 4]
+
+    assert await execute(large_items, sizes=sizes) == {"loop": sizes, "thread": sizes}
+    assert await execute(large_parts, sizes=sizes) == sizes

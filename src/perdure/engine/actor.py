@@ -208,7 +208,11 @@ class Actor(Serving):
     def _feed(self, edge: Edge) -> StreamFeed:
         node = self._driver.projection.node(self.node_id)
         assert node.stream is not None, "a node that reads streams has told so"
-        return StreamFeed(self._driver.streams, edge, start=node.stream.consumed.get(edge.target_handle, 0))
+        start = node.stream.consumed.get(edge.target_handle, 0)
+        return StreamFeed(self._driver.streams, edge, start=start, inlined=self._inlined_item)
+
+    async def _inlined_item(self, item: Encoded) -> Encoded:
+        return await self.patiently(functools.partial(self._driver.machinery.values.inlined, item))
 
     async def _emission(self, outbox: Outbox) -> Emission:
         stream = self._driver.projection.node(self.node_id).stream
