@@ -665,3 +665,17 @@ async def test_a_signal_that_came_as_the_run_ended_is_there_when_it_is_tried_aga
 
         assert await run.result() == 11
         await assert_whole(engine, run)
+
+
+async def test_a_run_does_not_go_back_to_where_a_node_had_just_failed(store_url: str) -> None:
+    broken.add("middle")
+    async with Engine(store_url) as engine:
+        run = await engine.start(past_chain, x=0)
+        with pytest.raises(RunFailed):
+            await run.result()
+        failed = next(entry.seq for entry in await log_of(run) if isinstance(entry.event, e.NodeFailed))
+
+        with pytest.raises(CannotGoBack, match="it was failing at that place"):
+            await run.restore(failed)
+
+        assert await run.status() is RunStatus.FAILED

@@ -100,6 +100,8 @@ def why_not_back(past: Past, plan: Plan, now: RunStatus) -> str | None:
         return f"it is {now.value}: pause or cancel it first"
     if (problem := _IN_THE_MIDST.get(past.then.run.status)) is not None:
         return f"{problem} at that place: choose another one"
+    if _has_to_fail(past.then):
+        return f"{_IN_THE_MIDST[RunStatus.FAILING]} at that place: choose another one"
     if past.is_going_back:
         return "it was just going back at that place: choose another one"
     dropped = frozenset(cone_of_restore(past, plan).dropped)
@@ -150,6 +152,12 @@ class Restoring(Repairing):
         self._survey()
         self._look_at_all()
         return branch_id
+
+
+def _has_to_fail(then: Projection) -> bool:
+    """Whether a node has failed, and what follows from that for the run was not recorded yet."""
+    ends = then.run.status is RunStatus.RUNNING and then.run.settings.on_failure == "stop"
+    return ends and any(node.status is NodeStatus.FAILED for node in then.nodes.values())
 
 
 def _is_at_work(name: NodeId, then: Projection) -> bool:
