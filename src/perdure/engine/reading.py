@@ -36,15 +36,13 @@ class StreamFeed:
         while not self._taken:
             if not await self._arrived():
                 return None
-        if content_refs(
-            self._taken[0]
-        ):  # one at a time: it is large, and whoever is cancelled meanwhile has not taken it
-            items = [await self._inlined(msgspec.Raw(self._taken[0]))]
+        items: list[Encoded] = []
+        if content_refs(self._taken[0]):
+            # One at a time: it is large, and whoever is cancelled meanwhile has not taken it.
+            items.append(await self._inlined(msgspec.Raw(self._taken[0])))
             self._taken.popleft()
-        else:
-            items: list[Encoded] = []
-            while self._taken and not content_refs(self._taken[0]):
-                items.append(msgspec.Raw(self._taken.popleft()))
+        while not items or (self._taken and not content_refs(self._taken[0])):
+            items.append(msgspec.Raw(self._taken.popleft()))
         path, handle = self._edge.path, self._edge.target_handle
         return [msgspec.Raw(picked(bytes(item), path, handle)) for item in items] if path else items
 
