@@ -136,6 +136,14 @@ def test_a_run_that_was_given_up_moves_when_somebody_goes_back_to_it():
     assert gone_back.node(A).status is NodeStatus.SCHEDULED
 
 
+def test_a_run_stays_on_its_version_wherever_it_goes_back_to():
+    repinned = e.RunRecovered(reason="E2", code="E2", branch=BranchId(1), version=7, graph_hash="other")
+
+    gone_back = fold(RUN, recorded([*BEGIN, *WENT_ON, repinned, *back(2, 1, 5)]))
+
+    assert (gone_back.run.version, gone_back.run.graph_hash) == (7, "other")
+
+
 def test_a_place_that_is_not_there_cannot_be_gone_back_to():
     with pytest.raises(JournalDamaged, match="goes back to 99, which is not known"):
         fold(RUN, recorded([*BEGIN, *back(2, 1, 99)]))
