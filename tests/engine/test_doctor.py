@@ -1089,3 +1089,15 @@ async def test_two_who_resume_a_damaged_run_make_one_branch(store_url: str) -> N
             assert len(await run.branches()) == 2
             await assert_whole(one, run)
     assert ran == {"doc_first": ROUNDS, "doc_asking": ROUNDS, "doc_next": 2 * ROUNDS}
+
+
+async def test_a_branch_whose_number_is_followed_by_none_ends_where_it_was_left(store_url: str) -> None:
+    async with engine_at(store_url) as engine:
+        run = await engine.start(doc_chain, x=1)
+        await run.result()
+        last = (await run.state()).last_seq
+        await Damage(store_url).set_run(run.run_id, branch_id=7)
+        await healed(engine, run, "R1")
+
+        assert (await run.at_end_of(1)).run.last_seq == last
+        assert (await run.state()).branch_id == 8

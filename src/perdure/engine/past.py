@@ -44,7 +44,9 @@ async def end_of_branch(store: Store, run_id: RunId, branch: int) -> Seq:
     created = {int(found.branch_id): found for found in await store.list_branches(run_id)}
     if branch not in created:
         raise PlaceNotFound(run_id, f"no branch {branch}: it has {', '.join(map(str, created))}")
-    left = created.get(branch + 1)  # a run is always on its last one
+    left = created.get(
+        min((number for number in created if number > branch), default=0)
+    )  # repairs may leave numbers out
     if left is None or left.cut is None:
         return state.last_seq
     return Seq(left.seq - 1) if left.restored else left.cut
