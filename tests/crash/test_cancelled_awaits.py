@@ -330,7 +330,7 @@ async def finish_all(url: str, settings: EngineSettings, most: int) -> None:
     """Whatever was begun is finished, and whole."""
     async with Engine(url, workflows=[with_threads], settings=settings) as engine:
         summaries = await engine.list(limit=1_000)
-        assert 5 <= len(summaries) <= most
+        assert 2 <= len(summaries) <= most
         for summary in summaries:
             run = await engine.get(summary.run_id)
             assert await run.result() == 4

@@ -201,7 +201,7 @@ async def _killed(url: str, *, after_seconds: float) -> None:
     await asyncio.sleep(after_seconds)
     with suppress(ProcessLookupError):
         process.kill()
-    await process.wait()
+    await process.communicate()
 
 
 @pytest.mark.slow
