@@ -305,6 +305,10 @@ def test_a_program_with_threads_may_be_cancelled_anywhere(store_url: str):
         async with Engine(store_url, workflows=[with_threads], settings=settings) as engine:
             return await (await engine.start(with_threads, run_id=run_id, x=1)).result()
 
+    async def prepare() -> None:
+        async with Engine(store_url, settings=settings):
+            pass  # its tables are made: else most of the awaits would be those of that
+
     async def main(run_id: str, at: int) -> bool:
         tasks = asyncio.all_tasks()
         is_cancelled = await cancelled_at(at, program(run_id))
@@ -314,6 +318,7 @@ def test_a_program_with_threads_may_be_cancelled_anywhere(store_url: str):
         assert not left
         return is_cancelled
 
+    asyncio.run(prepare())
     threads, connections = threading.active_count(), len(apsw.connections())
     for at in range(1, MOST_SUSPENSIONS):
         is_cancelled = asyncio.run(main(f"run-{at}", at))
@@ -330,7 +335,7 @@ async def finish_all(url: str, settings: EngineSettings, most: int) -> None:
     """Whatever was begun is finished, and whole."""
     async with Engine(url, workflows=[with_threads], settings=settings) as engine:
         summaries = await engine.list(limit=1_000)
-        assert 2 <= len(summaries) <= most
+        assert 5 <= len(summaries) <= most
         for summary in summaries:
             run = await engine.get(summary.run_id)
             assert await run.result() == 4
