@@ -42,7 +42,7 @@ IMPURE_IMPORTS = frozenset(
 IMPURE_CALLS = frozenset({"open", "input", "print", "datetime.now", "datetime.utcnow", "datetime.today", "date.today"})
 
 SEAMS = {
-    "store": ("base", "blobs", "bundles", "codecs", "files", "opening", "records"),
+    "store": ("base", "blobs", "bundles", "codecs", "files", "opening", "records", "shapes", "transitions"),
     "dispatch": ("assets", "base", "child", "failure", "opening", "waits"),
 }
 """What the engine may know of the parts that have several implementations."""

@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from perdure.store.base import Store, Transition
+from perdure.store.base import Store
+from perdure.store.transitions import Transition
 from perdure.testing.loop import VirtualLoop
 from perdure.testing.proxy import StoreProxy, innermost
 from perdure.testing.stores import opened_store

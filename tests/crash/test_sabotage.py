@@ -23,8 +23,8 @@ from perdure.ids import RunId
 from perdure.journal import decide, events, evolve, steps
 from perdure.journal.readiness import Ready
 from perdure.journal.states import RunStatus
-from perdure.store.base import BlobUse, Committed, Keep, LeaseLost
-from perdure.store.sqlite.store import SqliteStore
+from perdure.store.sqlite.commit import GroupWriter
+from perdure.store.transitions import BlobUse, Committed, Keep, LeaseLost
 from perdure.testing.crashes import CrashKind, CrashPlan
 from perdure.testing.graphs import reference_graphs
 from perdure.testing.loop import NothingLeft, run_virtual
@@ -166,13 +166,13 @@ def fence_is_open(patch: Patch) -> None:
 
 
 def row_count_is_ignored(patch: Patch) -> None:
-    fence = SqliteStore._fence
+    fence = GroupWriter._fence
 
-    def ignoring(store: SqliteStore, transitions: Sequence[Any]) -> set[str]:
-        fence(store, transitions)
+    def ignoring(writer: GroupWriter, transitions: Sequence[Any]) -> set[str]:
+        fence(writer, transitions)
         return {transition.run_id for transition in transitions}
 
-    patch.setattr(SqliteStore, "_fence", ignoring)
+    patch.setattr(GroupWriter, "_fence", ignoring)
 
 
 def claim_compares_nothing(patch: Patch) -> None:
@@ -266,13 +266,13 @@ def retiring_releases_everything(patch: Patch) -> None:
 
 def lost_reply_is_taken_for_a_refusal(patch: Patch) -> None:
     """The log is not asked whether the transition was written before its answer got lost."""
-    refusal = SqliteStore._refusal
+    refusal = GroupWriter._refusal
 
-    def guessing(store: SqliteStore, transition: Any) -> Any:
-        outcome = refusal(store, transition)
+    def guessing(writer: GroupWriter, transition: Any) -> Any:
+        outcome = refusal(writer, transition)
         return LeaseLost() if isinstance(outcome, Committed) else outcome
 
-    patch.setattr(SqliteStore, "_refusal", guessing)
+    patch.setattr(GroupWriter, "_refusal", guessing)
 
 
 def recovery_forgets_what_was_scheduled(patch: Patch) -> None:
@@ -379,7 +379,7 @@ def claim_does_not_change_the_epoch(patch: Patch) -> None:
 
 
 def _replace_in_sql(patch: Patch, name: str, old: str, new: str) -> None:
-    from perdure.store.sqlite import store as module
+    from perdure.store.sqlite import file as module
 
     load = module.load_queries
 

@@ -24,10 +24,11 @@ from perdure.engine.inspect import verify_run
 from perdure.engine.run import Run
 from perdure.errors import ArchiveMissing, BundleError, BundleTooLarge, RunArchived, RunNotFound, StoreFull, StoreLocked
 from perdure.ids import CommandId, RunId
-from perdure.store.base import Command, RunDump, Store
+from perdure.store.base import Store
 from perdure.store.blobs import BlobStore, open_blobs
 from perdure.store.bundles import MOST_BYTES, BundleReader
 from perdure.store.opening import open_store
+from perdure.store.shapes import Command, RunDump
 from perdure.store.sqlite import archive as sqlite_archive
 from perdure.testing.proxy import StoreProxy
 from tests.engine.engines import assert_whole

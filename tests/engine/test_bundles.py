@@ -24,10 +24,11 @@ from perdure.engine.run import Run
 from perdure.errors import BundleDamaged, BundleError, BundleTooLarge, BundleTooNew, ImportConflict, RunNotFound
 from perdure.journal import events as e
 from perdure.journal.states import NodeState, RunStatus
-from perdure.store.base import Committed, WorkflowVersion
 from perdure.store.blobs import open_blobs
 from perdure.store.bundles import BundledBlob, BundleReader, BundleWriter
 from perdure.store.opening import open_store
+from perdure.store.shapes import WorkflowVersion
+from perdure.store.transitions import Committed
 from tests.engine.engines import assert_whole, log_of
 from tests.store.builders import save_workflow, started
 

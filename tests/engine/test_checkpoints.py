@@ -19,7 +19,7 @@ from perdure.errors import CheckpointExists, CheckpointPending, RunEnded, RunNot
 from perdure.ids import CommandId, RunId
 from perdure.journal import events as e
 from perdure.journal.states import RunStatus
-from perdure.store.base import Command
+from perdure.store.shapes import Command
 from perdure.testing.loop import VirtualLoop, run_virtual
 from perdure.testing.process import Process
 from perdure.testing.stores import in_own_loop

@@ -13,8 +13,9 @@ from perdure.clock import SystemClock
 from perdure.engine.committer import Committer
 from perdure.errors import StoreError, StoreLocked
 from perdure.ids import RunId
-from perdure.store.base import Committed, LeaseLost, Outcome, Rejected, Store, Transition
+from perdure.store.base import Store
 from perdure.store.opening import open_store
+from perdure.store.transitions import Committed, LeaseLost, Outcome, Rejected, Transition
 from perdure.testing.proxy import StoreProxy
 from tests.engine.engines import held_row
 from tests.store.builders import Draft, save_workflow, started

@@ -16,8 +16,8 @@ from perdure.engine.sending import send_id
 from perdure.errors import CommandIdTaken, InputClosed
 from perdure.ids import CommandId, RunId
 from perdure.journal.states import RunStatus
-from perdure.store.base import CLOSE, COMMANDS_PER_RUN, SEND, Command, StoredRun
 from perdure.store.opening import open_store
+from perdure.store.shapes import CLOSE, COMMANDS_PER_RUN, SEND, Command, StoredRun
 from perdure.testing.proxy import StoreProxy
 
 RARELY = EngineSettings(poll_seconds=3_600, recovery_seconds=3_600, hibernate_after=3_600)

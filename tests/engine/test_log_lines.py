@@ -12,8 +12,8 @@ from perdure import Engine, node, workflow
 from perdure.engine.loglines import LogKeeper, LogLines
 from perdure.errors import StoreLocked
 from perdure.ids import ROOT_BRANCH, NodeId, RunId, Seq
-from perdure.store.base import LogLine
 from perdure.store.opening import open_store
+from perdure.store.shapes import LogLine
 from perdure.testing.loop import VirtualClock, run_virtual
 from perdure.testing.proxy import StoreProxy
 from tests.crash.backends import opened_store

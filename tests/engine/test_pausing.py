@@ -15,8 +15,8 @@ from perdure.errors import InputClosed, RunFailed, RunResting
 from perdure.ids import CommandId, RunId
 from perdure.journal import events as e
 from perdure.journal.states import RunStatus
-from perdure.store.base import Command
 from perdure.store.opening import open_store
+from perdure.store.shapes import Command
 from tests.engine.engines import assert_whole, counted, log_of
 from tests.engine.test_waiting import answer_all, asked, begun, either, seldom_looking
 

@@ -29,7 +29,7 @@ HOUR = 3_600
 @pytest.fixture(autouse=True)
 def hours_pass_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     """No other process writes into these files, so there is no need to look for its news ten times a second."""
-    monkeypatch.setattr("perdure.store.sqlite.store.NEWS_POLL_SECONDS", 10.0)
+    monkeypatch.setattr("perdure.store.sqlite.news.POLL_SECONDS", 10.0)
 
 
 @node

@@ -21,7 +21,7 @@ from perdure.errors import AnsweredAlready, CannotGoBack, PlaceNotFound, RunFail
 from perdure.ids import CommandId
 from perdure.journal import events as e
 from perdure.journal.states import NodeStatus, RunStatus
-from perdure.store.base import Command
+from perdure.store.shapes import Command
 from tests.engine.engines import assert_whole, log_of
 
 ran: Counter[str] = Counter()

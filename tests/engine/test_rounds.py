@@ -12,8 +12,8 @@ from perdure import Engine, node, workflow
 from perdure.engine.inspect import verify_run
 from perdure.journal import events as e
 from perdure.journal.states import NodeStatus, RunStatus
-from perdure.store.base import Transition
 from perdure.store.opening import open_store
+from perdure.store.transitions import Transition
 from perdure.testing.proxy import StoreProxy
 
 is_open: asyncio.Event

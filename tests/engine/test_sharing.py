@@ -12,7 +12,7 @@ from perdure.errors import RunCancelled, StoreUnavailable, TypesMissing
 from perdure.ids import CommandId, RunId
 from perdure.journal import events as e
 from perdure.journal.states import RunStatus
-from perdure.store.base import Command, StoredRun
+from perdure.store.shapes import Command, StoredRun
 from perdure.testing.loop import run_virtual
 from perdure.testing.proxy import StoreProxy
 from tests.crash.backends import opened_store, opened_world

@@ -14,7 +14,7 @@ from perdure.graph.forms import graph_from_json
 from perdure.graph.writing import graph_to_json
 from perdure.journal import events as e
 from perdure.journal.states import RunStatus
-from perdure.store.base import LeaseLost
+from perdure.store.transitions import LeaseLost
 from perdure.testing.loop import run_virtual
 from perdure.testing.proxy import StoreProxy
 from tests.crash.backends import opened_store, opened_world

@@ -14,11 +14,12 @@ from perdure.journal.evolve import create_run
 from perdure.journal.projection import Projection
 from perdure.journal.states import SignalState, WaitState
 from perdure.journal.steps import leaves_behind
-from perdure.store.base import (
+from perdure.store.base import Store
+from perdure.store.shapes import EngineRow, StoredRun
+from perdure.store.transitions import (
     BlobUse,
     Busy,
     Claim,
-    EngineRow,
     ItemDrop,
     ItemRow,
     Keep,
@@ -26,8 +27,6 @@ from perdure.store.base import (
     Outcome,
     Release,
     StepRow,
-    Store,
-    StoredRun,
     Transition,
 )
 

@@ -8,8 +8,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from perdure.journal.projection import fold
-from perdure.store.base import RunFilter, Store
+from perdure.store.base import Store
 from perdure.store.opening import open_store
+from perdure.store.shapes import RunFilter
 from tests.servers import Server
 from tests.store.builders import save_workflow
 

@@ -18,12 +18,11 @@ from perdure.errors import CommandIdTaken, RunNotFound, ValueNotStorable
 from perdure.ids import CommandId, EngineId, Epoch, EventId, NodeId, RunId, Seq, new_id
 from perdure.journal import events as e
 from perdure.journal.states import RunStatus
-from perdure.store.base import (
-    COMMANDS_PER_RUN,
-    TAIL_EVENTS,
+from perdure.store.base import Store
+from perdure.store.shapes import COMMANDS_PER_RUN, TAIL_EVENTS, Command, RunFilter, StoredRun
+from perdure.store.transitions import (
     BlobUse,
     Claim,
-    Command,
     Committed,
     Keep,
     LeaseLost,
@@ -31,9 +30,6 @@ from perdure.store.base import (
     Rejected,
     Release,
     RunExists,
-    RunFilter,
-    Store,
-    StoredRun,
     Transition,
 )
 from tests.store.builders import ENGINE, Draft, encoded, engine_row, error, settle, started

@@ -8,8 +8,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from perdure.errors import VersionNotFound
-from perdure.store.base import AliasMove, AliasState, Committed, Rejected, Store
+from perdure.store.base import Store
 from perdure.store.opening import open_store
+from perdure.store.shapes import AliasMove, AliasState
+from perdure.store.transitions import Committed, Rejected
 from tests.store.builders import Draft, settle
 from tests.store.conftest import OpenStore, verify_runs
 

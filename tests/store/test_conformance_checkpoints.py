@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from perdure.ids import ROOT_BRANCH, BranchId, Epoch, RunId, Seq
 from perdure.journal import events as e
 from perdure.journal.states import CheckpointState
-from perdure.store.base import Committed, LeaseLost, Rejected, Store, Transition
+from perdure.store.base import Store
 from perdure.store.opening import open_store
+from perdure.store.transitions import Committed, LeaseLost, Rejected, Transition
 from tests.store.builders import Draft, save_workflow, settle, started
 from tests.store.conftest import OpenStore, verify_runs
 

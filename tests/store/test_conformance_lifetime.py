@@ -11,8 +11,10 @@ import pytest
 
 from perdure.ids import CommandId, EngineId, RunId
 from perdure.journal.projection import fold
-from perdure.store.base import Command, Committed, Keep, Outcome, Release, RunExists, RunFilter, Store
+from perdure.store.base import Store
 from perdure.store.opening import open_store
+from perdure.store.shapes import Command, RunFilter
+from perdure.store.transitions import Committed, Keep, Outcome, Release, RunExists
 from tests.store.builders import ENGINE, Draft, engine_row, save_workflow, started
 from tests.store.conftest import OpenStore
 

@@ -14,10 +14,11 @@ from perdure.ids import ROOT_BRANCH, BranchId, NodeId, Seq
 from perdure.journal import events as e
 from perdure.journal.states import NodeState, WaitKind, WaitState, WaitStatus
 from perdure.journal.times import PastNode, PastRun, PastWait
-from perdure.store.base import Committed, Store, Transition
+from perdure.store.base import Store
 from perdure.store.opening import open_store
 from perdure.store.past import WAITS_PER_RUN
 from perdure.store.queries import load_queries
+from perdure.store.transitions import Committed, Transition
 from tests.store.builders import WORKFLOW, Draft, error, save_workflow, started
 from tests.store.conftest import OpenStore
 

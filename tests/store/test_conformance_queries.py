@@ -10,17 +10,9 @@ from msgspec.structs import replace
 from perdure.ids import CommandId, EngineId, NodeId, RunId, Seq, digest_of
 from perdure.journal import events as e
 from perdure.journal.states import RunStatus
-from perdure.store.base import (
-    BlobUse,
-    Claim,
-    Command,
-    Committed,
-    Keep,
-    LogLine,
-    RunFilter,
-    Store,
-    WorkflowVersion,
-)
+from perdure.store.base import Store
+from perdure.store.shapes import Command, LogLine, RunFilter, WorkflowVersion
+from perdure.store.transitions import BlobUse, Claim, Committed, Keep
 from tests.store.builders import (
     ENGINE,
     GRAPH,

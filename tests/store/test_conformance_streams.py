@@ -10,17 +10,9 @@ from msgspec.structs import replace
 
 from perdure.ids import ROOT_BRANCH, BranchId, Epoch, NodeId, RunId, Seq
 from perdure.journal.states import StreamState
-from perdure.store.base import (
-    Committed,
-    ItemDrop,
-    ItemRange,
-    ItemRow,
-    LeaseLost,
-    Outcome,
-    Rejected,
-    Store,
-    Transition,
-)
+from perdure.store.base import Store
+from perdure.store.shapes import ItemRange
+from perdure.store.transitions import Committed, ItemDrop, ItemRow, LeaseLost, Outcome, Rejected, Transition
 from tests.store.builders import Draft, encoded, save_workflow, settle, started
 from tests.store.conftest import OpenStore
 from tests.store.contents import contents_of

@@ -14,18 +14,10 @@ from msgspec.structs import replace
 from perdure.ids import ROOT_BRANCH, BranchId, CommandId, Epoch, NodeId, RunId, Seq
 from perdure.journal import events as e
 from perdure.journal.states import Question, SignalState, WaitKind, WaitState, WaitStatus
-from perdure.store.base import (
-    Command,
-    Committed,
-    LeaseLost,
-    OpenWait,
-    Outcome,
-    Rejected,
-    Store,
-    StoredRun,
-    Transition,
-)
+from perdure.store.base import Store
 from perdure.store.opening import open_store
+from perdure.store.shapes import Command, OpenWait, StoredRun
+from perdure.store.transitions import Committed, LeaseLost, Outcome, Rejected, Transition
 from tests.store.builders import WORKFLOW, Draft, encoded, save_workflow, settle, started
 from tests.store.conftest import OpenStore
 from tests.store.contents import contents_of

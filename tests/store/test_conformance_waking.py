@@ -13,19 +13,10 @@ from msgspec.structs import replace
 from perdure.ids import CommandId, EngineId, NodeId, RunId
 from perdure.journal import events as e
 from perdure.journal.states import RunStatus
-from perdure.store.base import (
-    Claim,
-    Command,
-    Committed,
-    Outcome,
-    Release,
-    RunFilter,
-    Store,
-    StoredRun,
-    Transition,
-    Wakings,
-)
+from perdure.store.base import Store
 from perdure.store.opening import open_store
+from perdure.store.shapes import Command, RunFilter, StoredRun, Wakings
+from perdure.store.transitions import Claim, Committed, Outcome, Release, Transition
 from tests.store.builders import Draft, engine_row, save_workflow, settle, started
 from tests.store.conftest import OpenStore
 

@@ -14,8 +14,9 @@ from perdure.ids import ROOT_BRANCH, NodeId, RunId, Seq
 from perdure.journal import events as e
 from perdure.journal.states import CheckpointState, RunStatus, SignalState, WaitKind, WaitState
 from perdure.store import migrate
-from perdure.store.base import Claim, Committed, Wakings
 from perdure.store.opening import open_store
+from perdure.store.shapes import Wakings
+from perdure.store.transitions import Claim, Committed
 from tests.servers import Databases
 from tests.store.builders import ENGINE, Draft, encoded
 from tests.store.conftest import verify_runs
@@ -48,7 +49,7 @@ async def old_url(request: pytest.FixtureRequest, url: str, monkeypatch: pytest.
         return migrate.read_migrations(package)[:number]
 
     with monkeypatch.context() as old_program:
-        for module in ("sqlite.store", "postgres.schema"):
+        for module in ("sqlite.file", "postgres.schema"):
             old_program.setattr(f"perdure.store.{module}.read_migrations", known)
         await (await open_store(url)).close()
     script = ROWS[number]

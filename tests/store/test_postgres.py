@@ -21,11 +21,12 @@ from perdure.errors import (
 )
 from perdure.ids import CommandId, EngineId
 from perdure.journal import events as e
-from perdure.store.base import Busy, Claim, Command, Committed, LeaseLost, LogLine, Outcome, Rejected, RunFilter
 from perdure.store.postgres.address import parse_url
 from perdure.store.postgres.session import open_session
 from perdure.store.postgres.store import PostgresStore, open_postgres
 from perdure.store.queries import load_queries
+from perdure.store.shapes import Command, LogLine, RunFilter
+from perdure.store.transitions import Busy, Claim, Committed, LeaseLost, Outcome, Rejected
 from tests.servers import Server, start_postgres
 from tests.store.builders import ENGINE, Draft, engine_row, save_workflow, settle, started
 from tests.store.conftest import verify_runs

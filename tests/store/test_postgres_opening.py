@@ -20,10 +20,10 @@ from perdure.errors import (
     StoreTooNew,
     StoreUnavailable,
 )
-from perdure.store.base import Committed
 from perdure.store.postgres.address import parse_url
 from perdure.store.postgres.failures import Trouble, translate, trouble_of
 from perdure.store.postgres.store import open_postgres
+from perdure.store.transitions import Committed
 from tests.servers import Server, start_postgres
 from tests.store.builders import engine_row, save_workflow, started
 from tests.store.contents import contents_of

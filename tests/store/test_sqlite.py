@@ -14,9 +14,10 @@ import pytest
 
 from perdure.errors import StoreDamaged, StoreReadOnly, StoreUnavailable
 from perdure.ids import CommandId, RunId
-from perdure.store.base import Command, Committed, Outcome, RunFilter, Transition
 from perdure.store.opening import open_store
+from perdure.store.shapes import Command, RunFilter
 from perdure.store.sqlite.store import SqliteStore, open_sqlite
+from perdure.store.transitions import Committed, Outcome, Transition
 from tests.store.builders import ENGINE, Draft, engine_row, save_workflow, started
 
 NOBODY = 65534
@@ -125,7 +126,7 @@ async def test_a_file_that_is_gone_is_noticed_before_a_run_ends(store: SqliteSto
 async def test_a_file_that_is_gone_is_noticed_by_a_run_that_goes_on(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perdure.store.sqlite.store.LOOK_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr("perdure.store.sqlite.commit.LOOK_EVERY_SECONDS", 0.0)
     draft = await begin(store)
 
     store.path.unlink()
@@ -268,7 +269,7 @@ async def test_a_busy_file_does_not_hold_up_who_waits_for_news(store: SqliteStor
 
 
 async def test_a_damaged_connection_is_reported_to_who_waits_for_news(store: SqliteStore) -> None:
-    store._writer.close()
+    store._file.writer.close()
 
     with pytest.raises(StoreUnavailable):
         await store.wait_for_news(1)

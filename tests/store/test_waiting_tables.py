@@ -13,9 +13,10 @@ from msgspec.structs import replace
 
 from perdure.journal import events as e
 from perdure.journal.states import Question, WaitKind
-from perdure.store.base import Committed, Store
+from perdure.store.base import Store
 from perdure.store.opening import open_store
 from perdure.store.queries import load_queries
+from perdure.store.transitions import Committed
 from tests.store.builders import encoded, save_workflow, started
 from tests.store.test_conformance_waits import NOW, answered, begin, put, question, sleep
 

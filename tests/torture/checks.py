@@ -15,8 +15,9 @@ from perdure.engine.inspect import verify_run
 from perdure.ids import RunId
 from perdure.journal import events as e
 from perdure.journal.states import NodeStatus, RunStatus
-from perdure.store.base import EngineRow, RunDump, RunFilter, Store
+from perdure.store.base import Store
 from perdure.store.opening import open_store
+from perdure.store.shapes import EngineRow, RunDump, RunFilter
 from perdure.store.sqlite.connection import parse_url
 from tests.torture.holding import connected
 from tests.torture.programs.effects import Effect, Ledger

@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from perdure.journal.states import TERMINAL, RunStatus
-from perdure.store.base import RunDump, Store
+from perdure.store.base import Store
+from perdure.store.shapes import RunDump
 from tests.torture import checks
 from tests.torture.processes import Child, ProcessGone, until
 from tests.torture.programs.workloads import diamond_result

@@ -14,7 +14,8 @@ import pytest
 
 from perdure import EngineSettings
 from perdure.journal.states import RunStatus
-from perdure.store.base import RunDump, Store
+from perdure.store.base import Store
+from perdure.store.shapes import RunDump
 from tests.torture import checks
 from tests.torture.processes import Child, Children, until
 from tests.torture.programs.effects import Ledger

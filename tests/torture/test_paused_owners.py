@@ -19,7 +19,8 @@ from perdure.errors import StoreLocked
 from perdure.ids import CommandId, RunId
 from perdure.journal import events as e
 from perdure.journal.states import RunStatus
-from perdure.store.base import Command, RunDump, Store
+from perdure.store.base import Store
+from perdure.store.shapes import Command, RunDump
 from tests.servers import Databases
 from tests.torture import checks
 from tests.torture.holding import hold_commit, is_holding, prepare_holding

@@ -9,7 +9,7 @@ import pytest
 from perdure.engine.inspect import verify_run
 from perdure.ids import CommandId, RunId
 from perdure.journal.states import RunStatus
-from perdure.store.base import Command
+from perdure.store.shapes import Command
 from tests.torture import checks
 from tests.torture.processes import Child, Children, until
 from tests.torture.programs.effects import Ledger

@@ -15,7 +15,8 @@ from perdure import EngineSettings
 from perdure.ids import RunId
 from perdure.journal.events import ErrorClass
 from perdure.journal.states import TERMINAL, RunStatus
-from perdure.store.base import RunDump, Store
+from perdure.store.base import Store
+from perdure.store.shapes import RunDump
 from tests.torture import checks
 from tests.torture.processes import Child, Children, ProcessGone, until
 from tests.torture.programs.effects import Ledger

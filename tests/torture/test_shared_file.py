@@ -11,7 +11,8 @@ import pytest
 
 from perdure import Engine, node, workflow
 from perdure.ids import CommandId, RunId
-from perdure.store.base import Command, Store
+from perdure.store.base import Store
+from perdure.store.shapes import Command
 from perdure.store.sqlite.connection import parse_url
 from tests.torture import checks
 from tests.torture.processes import Children

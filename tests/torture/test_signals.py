@@ -13,7 +13,7 @@ from perdure import EngineSettings
 from perdure.ids import RunId
 from perdure.journal import events as e
 from perdure.journal.states import NodeStatus, RunStatus
-from perdure.store.base import RunDump
+from perdure.store.shapes import RunDump
 from tests.torture import checks
 from tests.torture.processes import Child, Children, until
 from tests.torture.programs import workloads

@@ -22,7 +22,8 @@ from perdure.engine.inspect import find_run, living_engines, wait_report, whole_
 from perdure.errors import RunNotFound
 from perdure.journal import events as e
 from perdure.journal.states import TERMINAL, WaitKind, WaitStatus
-from perdure.store.base import OpenWait, Store
+from perdure.store.base import Store
+from perdure.store.shapes import OpenWait
 
 PAGE = 100
 DEFAULT_LIMIT = 100

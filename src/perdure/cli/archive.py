@@ -23,9 +23,10 @@ from perdure.engine.inspect import iso_time
 from perdure.engine.retention import REST
 from perdure.errors import RunNotFound
 from perdure.ids import DEFAULT_PROJECT, RunId
-from perdure.store.base import ArchivedRun, Store
+from perdure.store.base import Store
 from perdure.store.blobs import BlobStore, open_blobs
 from perdure.store.opening import default_blobs_url
+from perdure.store.shapes import ArchivedRun
 
 PAGE = 500
 

@@ -18,7 +18,8 @@ from perdure.errors import GraphError, InvalidGraph
 from perdure.graph.model import Graph
 from perdure.ids import RunId
 from perdure.journal.verify import Violation
-from perdure.store.base import RunFilter, Store
+from perdure.store.base import Store
+from perdure.store.shapes import RunFilter
 
 PAGE = 200
 

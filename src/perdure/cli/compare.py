@@ -19,7 +19,8 @@ from perdure.ids import NodeId, RunId
 from perdure.journal.compare import Difference, NodeDifference
 from perdure.journal.events import Encoded
 from perdure.journal.states import NodeState, NodeStatus
-from perdure.store.base import Store, StoredRun
+from perdure.store.base import Store
+from perdure.store.shapes import StoredRun
 
 MOST_VALUE = 40
 """How much of a value is shown."""

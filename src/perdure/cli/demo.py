@@ -36,8 +36,9 @@ from perdure.ids import NodeId, RunId
 from perdure.journal.events import Encoded
 from perdure.journal.states import NodeStatus, RunStatus
 from perdure.journal.verify import Violation
-from perdure.store.base import Store, StoredRun
+from perdure.store.base import Store
 from perdure.store.opening import is_there, open_store
+from perdure.store.shapes import StoredRun
 
 FLOW = Path(__file__).with_name("demo_flow.py")
 FLOW_NAME = "library.py"

@@ -28,7 +28,8 @@ from perdure.engine.inspect import (
 from perdure.ids import EngineId, RunId
 from perdure.journal.events import Recorded, encode_event
 from perdure.journal.states import MOVING, TERMINAL, RunStatus
-from perdure.store.base import LogLine, RunFilter, RunSummary, Store
+from perdure.store.base import Store
+from perdure.store.shapes import LogLine, RunFilter, RunSummary
 
 DEFAULT_LIMIT = 20
 PAGE = 500

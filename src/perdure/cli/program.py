@@ -27,7 +27,7 @@ from perdure.graph.model import Graph
 from perdure.graph.starts import started_by
 from perdure.graph.validate import check
 from perdure.journal.states import RunState
-from perdure.store.base import WorkflowVersion
+from perdure.store.shapes import WorkflowVersion
 
 Program = Workflow[..., Any] | Graph
 

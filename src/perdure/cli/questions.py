@@ -14,7 +14,7 @@ from perdure.engine.interactions import checked_answer
 from perdure.graph.constants import is_array, is_object
 from perdure.journal.events import Encoded
 from perdure.journal.states import WaitState
-from perdure.store.base import OpenWait
+from perdure.store.shapes import OpenWait
 
 MOST_SHOWN_LINES = 40
 """Of what is to be seen before one answers, no more is printed: `perdure answer --json` has all of it."""

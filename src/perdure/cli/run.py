@@ -44,7 +44,7 @@ from perdure.ids import RunId, new_id
 from perdure.journal.events import Durability, OnFailure
 from perdure.journal.resting import IN_DOUBT
 from perdure.journal.states import TERMINAL, RunState, RunStatus
-from perdure.store.base import StoredRun
+from perdure.store.shapes import StoredRun
 
 _HELD_UP = (RunStatus.PAUSING, RunStatus.PAUSED, RunStatus.QUARANTINED)
 

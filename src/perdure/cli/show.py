@@ -40,7 +40,8 @@ from perdure.journal.deletion import DELETED
 from perdure.journal.events import ItemFailed, Recorded
 from perdure.journal.pace import Pace
 from perdure.journal.states import MOVING, TERMINAL, CheckpointState, NodeState, NodeStatus, RunState, WaitKind
-from perdure.store.base import Store, StoredRun
+from perdure.store.base import Store
+from perdure.store.shapes import StoredRun
 
 MOST_ITEMS = 3
 """How many failed items of a node are named."""

@@ -14,7 +14,8 @@ from perdure.engine.inspect import is_answered, load_graph, open_waits
 from perdure.graph.model import FED, Graph
 from perdure.ids import NodeId, RunId
 from perdure.journal.states import WAITING, NodeStatus, WaitKind, WaitState
-from perdure.store.base import Store, StoredRun
+from perdure.store.base import Store
+from perdure.store.shapes import StoredRun
 
 MOST_WAITS = 5
 """How many of the things that a run waits for are told with their commands."""

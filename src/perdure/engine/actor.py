@@ -45,8 +45,8 @@ from perdure.graph.plan import Flow, NodePlan
 from perdure.journal.events import Encoded, ErrorRecord, NodeCheckpointed
 from perdure.journal.states import WaitKind, WaitState
 from perdure.journal.truth import Look
-from perdure.store.base import BlobUse
 from perdure.store.codecs import NewBlob, content_refs
+from perdure.store.transitions import BlobUse
 
 if TYPE_CHECKING:
     from perdure.engine.driver import Driver

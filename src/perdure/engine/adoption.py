@@ -19,7 +19,9 @@ from perdure.ids import CommandId, EngineId, Epoch
 from perdure.journal.projection import Projection
 from perdure.journal.states import MOVING, TERMINAL, WAITING, RunState, RunStatus, WaitKind, WaitState, WaitStatus
 from perdure.journal.waiting import Waits
-from perdure.store.base import CLOSE, SEND, Claim, Command, EngineRow, ItemRange, Store, StoredRun
+from perdure.store.base import Store
+from perdure.store.shapes import CLOSE, SEND, Command, EngineRow, ItemRange, StoredRun
+from perdure.store.transitions import Claim
 
 NEAR_MICROS = 60_000_000
 """What is due so soon may come while a run is taken up."""

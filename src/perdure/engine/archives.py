@@ -13,10 +13,11 @@ from perdure.engine.archiving import discard
 from perdure.engine.importing import Source, import_run
 from perdure.errors import ArchiveMissing, BundleDamaged, RunArchived, RunError, RunIdAmbiguous, RunNotFound
 from perdure.ids import DEFAULT_PROJECT, RunId
-from perdure.store.base import ArchivedRun, Store
+from perdure.store.base import Store
 from perdure.store.blobs import BlobStore, open_blobs
 from perdure.store.bundles import ANY_SIZE
 from perdure.store.opening import default_blobs_url, open_store
+from perdure.store.shapes import ArchivedRun
 
 LEFTOVER_ROWS = 10_000
 CANDIDATES = 10

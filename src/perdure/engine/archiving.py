@@ -30,11 +30,12 @@ from perdure.clock import Clock
 from perdure.engine.exporting import Packed, Packer, for_owner, pack
 from perdure.errors import BlobDamaged, BlobMissing, BundleError, StoreLocked
 from perdure.ids import DEFAULT_PROJECT, RunId, Seq, digest_of, new_id
-from perdure.store.base import Archivable, ArchivedRun, Store
+from perdure.store.base import Store
 from perdure.store.blobs import BlobStore
 from perdure.store.bundles import ANY_SIZE, BundleReader, Head
 from perdure.store.files import sync_file, sync_folder, writing_to
 from perdure.store.opening import place_of
+from perdure.store.shapes import Archivable, ArchivedRun
 
 DEFAULT_AGE: Final = timedelta(days=30)
 RUNS_PER_FILE: Final = 500

@@ -15,7 +15,7 @@ from perdure.graph.model import ASK
 from perdure.graph.plan import NodePlan
 from perdure.journal.events import Encoded
 from perdure.journal.states import WaitStatus
-from perdure.store.base import BlobUse
+from perdure.store.transitions import BlobUse
 
 
 class AskActor(Actor):

@@ -20,8 +20,9 @@ from perdure.graph.starts import started_by
 from perdure.graph.validate import check, validate
 from perdure.graph.writing import content_hash, graph_to_json
 from perdure.ids import RunId
-from perdure.store.base import Store, WorkflowVersion
+from perdure.store.base import Store
 from perdure.store.codecs import Codecs
+from perdure.store.shapes import WorkflowVersion
 
 MAX_PREPARED = 256
 """Prepared versions kept in memory, and graphs that are known to be saved."""

@@ -16,7 +16,8 @@ import msgspec
 from perdure.ids import CommandId, RunId, Seq
 from perdure.journal.events import RunClaimed
 from perdure.journal.states import TERMINAL, WAITING, RunState, RunStatus
-from perdure.store.base import Command, Store
+from perdure.store.base import Store
+from perdure.store.shapes import Command
 
 if TYPE_CHECKING:
     from perdure.engine.driver import Driver

@@ -24,7 +24,8 @@ import msgspec
 from perdure.clock import Clock
 from perdure.errors import StoreDamaged, StoreError, StoreLocked, StoreReadOnly
 from perdure.ids import RunId
-from perdure.store.base import Busy, Outcome, Rejected, Store, Transition
+from perdure.store.base import Store
+from perdure.store.transitions import Busy, Outcome, Rejected, Transition
 
 MAX_GROUP = 250
 """Transitions in one commit at most: bounds the time a single commit takes."""

@@ -12,7 +12,8 @@ import msgspec
 
 from perdure.errors import RunNotFound
 from perdure.ids import RunId, Seq
-from perdure.store.base import LongLog, Store
+from perdure.store.base import Store
+from perdure.store.shapes import LongLog
 
 EVENTS_PER_SEGMENT = 1_000
 KEPT_EVENTS = 1_000

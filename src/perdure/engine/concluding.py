@@ -24,9 +24,9 @@ from perdure.ids import NodeId
 from perdure.journal.events import Encoded
 from perdure.journal.truth import Look, by_handle, truths_of
 from perdure.journal.values import FALSE, TRUE, part_handle, part_of, parts_or_nulls
-from perdure.store.base import BlobUse
 from perdure.store.codecs import NewBlob
 from perdure.store.codecs.wire import whole_reference
+from perdure.store.transitions import BlobUse
 
 
 class Concluded(msgspec.Struct, frozen=True, gc=False):

@@ -16,7 +16,7 @@ from perdure.journal.events import RunCreated
 from perdure.journal.projection import Projection
 from perdure.journal.states import RunState
 from perdure.journal.waiting import Waits
-from perdure.store.base import StoredRun
+from perdure.store.shapes import StoredRun
 
 
 class Continuing(Told):

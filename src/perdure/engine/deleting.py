@@ -19,9 +19,11 @@ from perdure.ids import EventId, RunId, Seq, new_id
 from perdure.journal.deletion import without_values
 from perdure.journal.events import Recorded, RunDeleted
 from perdure.journal.states import TERMINAL, RunState
-from perdure.store.base import BlobUse, ItemRow, LogLine, Store, WorkflowVersion
+from perdure.store.base import Store
 from perdure.store.blobs import BlobStore
 from perdure.store.records import KeptCommand, Record
+from perdure.store.shapes import LogLine, WorkflowVersion
+from perdure.store.transitions import BlobUse, ItemRow
 
 MOST_TRIES = 5
 _VALUES_ALONE = (BlobUse, ItemRow, KeptCommand, LogLine)

@@ -31,7 +31,9 @@ from perdure.journal.decide import Decider
 from perdure.journal.diagnose import Candidate, Chart, Examination, Finding, examine, finding
 from perdure.journal.mending import Treatment
 from perdure.journal.states import RunState, RunStatus
-from perdure.store.base import Claim, Committed, Outcome, Rejected, RunDump, Store, StoredRun, Transition
+from perdure.store.base import Store
+from perdure.store.shapes import RunDump, StoredRun
+from perdure.store.transitions import Claim, Committed, Outcome, Rejected, Transition
 
 log = logging.getLogger("perdure.doctor")
 

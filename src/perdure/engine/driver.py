@@ -39,16 +39,8 @@ from perdure.journal import events as e
 from perdure.journal.decide import Decider
 from perdure.journal.projection import Projection
 from perdure.journal.states import MOVING, TERMINAL, RunState, RunStatus
-from perdure.store.base import (
-    BlobUse,
-    Claim,
-    Command,
-    Committed,
-    ItemRange,
-    Outcome,
-    Rejected,
-    Transition,
-)
+from perdure.store.shapes import Command, ItemRange
+from perdure.store.transitions import BlobUse, Claim, Committed, Outcome, Rejected, Transition
 
 log = logging.getLogger("perdure.driver")
 

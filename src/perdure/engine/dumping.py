@@ -12,7 +12,8 @@ from perdure.graph.writing import content_hash
 from perdure.ids import NodeId
 from perdure.journal import events as e
 from perdure.journal.dump import Dump, KeptEntries
-from perdure.store.base import ItemRow, RunDump
+from perdure.store.shapes import RunDump
+from perdure.store.transitions import ItemRow
 
 
 def dump_of(stored: RunDump, lost_blobs: Sequence[str] = (), unused_blobs: Sequence[str] = ()) -> Dump:

@@ -75,10 +75,12 @@ from perdure.journal import events as e
 from perdure.journal.forking import Taken
 from perdure.journal.states import MOVING, SETTLED, WAITING, RunState
 from perdure.journal.suspicion import is_suspect
-from perdure.store.base import BlobUse, Claim, ItemRange, LeaseLost, RunExists, RunFilter, RunSummary, Store, StoredRun
+from perdure.store.base import Store
 from perdure.store.blobs import open_blobs
 from perdure.store.codecs import Codecs, process_codecs
 from perdure.store.opening import DEFAULT_URL, default_blobs_url, open_store
+from perdure.store.shapes import ItemRange, RunFilter, RunSummary, StoredRun
+from perdure.store.transitions import BlobUse, Claim, LeaseLost, RunExists
 
 log = logging.getLogger("perdure.engine")
 

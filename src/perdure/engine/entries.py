@@ -17,7 +17,7 @@ from perdure.graph.model import DEFAULT_OUTPUT
 from perdure.ids import BranchId, NodeId, Seq
 from perdure.journal.events import Encoded
 from perdure.journal.flow import ranges_of
-from perdure.store.base import ItemRow
+from perdure.store.transitions import ItemRow
 
 Given = dict[str, Encoded]
 """What a node gave at once, by output handle."""

@@ -16,11 +16,12 @@ from perdure.errors import RunNotFound
 from perdure.ids import EventId, RunId, new_id
 from perdure.journal.events import Recorded
 from perdure.journal.states import RunState
-from perdure.store.base import BlobUse, Store
+from perdure.store.base import Store
 from perdure.store.blobs import BlobStore
 from perdure.store.bundles import BundleWriter, Head
 from perdure.store.files import sync_file, sync_folder, writing_to
 from perdure.store.records import Record
+from perdure.store.transitions import BlobUse
 
 RECORDS_AT_ONCE = 1_000
 """How many records are handed to the thread that writes them."""

@@ -22,7 +22,7 @@ from perdure.graph.model import Graph
 from perdure.graph.questions import text
 from perdure.ids import CommandId, NodeId
 from perdure.journal.states import ENDED, TERMINAL, NodeState, RunState
-from perdure.store.base import CLOSE, COMMANDS_PER_RUN, NEWEST, SEND
+from perdure.store.shapes import CLOSE, COMMANDS_PER_RUN, NEWEST, SEND
 
 FEW = 10
 """Most often the last command is the one that is looked for."""

@@ -22,8 +22,8 @@ from perdure.journal.events import Encoded, Origin, RunCreated
 from perdure.journal.forking import Taken, taken_over
 from perdure.journal.projection import Projection
 from perdure.journal.states import RunState
-from perdure.store.base import BlobUse
 from perdure.store.codecs.wire import blob_refs
+from perdure.store.transitions import BlobUse
 
 if TYPE_CHECKING:
     from perdure.engine.run import Run

@@ -15,7 +15,8 @@ from perdure.ids import NodeId
 from perdure.journal.repairing import Change
 from perdure.journal.restoring import why_not_back
 from perdure.journal.states import TERMINAL
-from perdure.store.base import BlobUse, Command
+from perdure.store.shapes import Command
+from perdure.store.transitions import BlobUse
 
 if TYPE_CHECKING:
     from perdure.engine.driver import Driver

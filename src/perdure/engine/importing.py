@@ -28,10 +28,12 @@ from perdure.ids import BranchId, CommandId, EventId, RunId, Seq
 from perdure.journal import events as e
 from perdure.journal.projection import Given
 from perdure.journal.states import MOVING, WAITING, RunState, RunStatus
-from perdure.store.base import BlobUse, Command, LogLine, RunDump, Store, StoredRun, WorkflowVersion
+from perdure.store.base import Store
 from perdure.store.blobs import BlobStore
 from perdure.store.bundles import MOST_BYTES, BundledBlob, BundleReader
 from perdure.store.records import KINDS, KeptCommand, Kind, Record, Refused
+from perdure.store.shapes import Command, LogLine, RunDump, StoredRun, WorkflowVersion
+from perdure.store.transitions import BlobUse
 
 MOST_VIOLATIONS = 3
 """How many of the things that are wrong with a run are named."""

@@ -18,7 +18,7 @@ from perdure.engine.live import EdgeFacts
 from perdure.engine.outbox import Outbox
 from perdure.graph.model import Edge
 from perdure.ids import Seq
-from perdure.store.base import ItemRow
+from perdure.store.transitions import ItemRow
 
 MAX_BUFFERED_ITEMS: Final = 512
 MAX_BUFFERED_BYTES: Final = 4 << 20

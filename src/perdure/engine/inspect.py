@@ -51,11 +51,13 @@ from perdure.journal.states import (
     WaitStatus,
 )
 from perdure.journal.verify import Violation
-from perdure.store.base import BlobUse, RunFilter, RunSummary, Store, StoredRun
+from perdure.store.base import Store
 from perdure.store.blobs import BlobStore, open_blobs
 from perdure.store.codecs import process_codecs
 from perdure.store.codecs.wire import INLINE_MAX_BYTES
 from perdure.store.opening import default_blobs_url
+from perdure.store.shapes import RunFilter, RunSummary, StoredRun
+from perdure.store.transitions import BlobUse
 
 EVENTS_PER_PAGE = 1_000
 CANDIDATES = 10

@@ -14,7 +14,7 @@ from perdure.engine.values import Values
 from perdure.graph.constants import to_constant
 from perdure.ids import NodeId, RunId
 from perdure.journal.states import Question, WaitKind, WaitState
-from perdure.store.base import OpenWait
+from perdure.store.shapes import OpenWait
 
 _FORMATS: dict[str, Any] = {
     "date": date,

@@ -18,7 +18,8 @@ from pathlib import Path
 from perdure.clock import Clock
 from perdure.engine.settings import EngineSettings
 from perdure.ids import EngineId
-from perdure.store.base import EngineRow, Store
+from perdure.store.base import Store
+from perdure.store.shapes import EngineRow
 
 log = logging.getLogger("perdure.leases")
 

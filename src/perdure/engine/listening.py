@@ -14,7 +14,8 @@ from perdure.engine.recovery import Recovery
 from perdure.engine.settings import EngineSettings
 from perdure.errors import StoreError
 from perdure.ids import EngineId, RunId
-from perdure.store.base import COMMANDS_PER_RUN, Command, Store
+from perdure.store.base import Store
+from perdure.store.shapes import COMMANDS_PER_RUN, Command
 
 if TYPE_CHECKING:
     from perdure.engine.driver import Driver

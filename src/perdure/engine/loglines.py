@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from perdure.clock import Clock
 from perdure.errors import StoreError
-from perdure.store.base import LogLine, Store
+from perdure.store.base import Store
+from perdure.store.shapes import LogLine
 
 log = logging.getLogger("perdure.engine")
 

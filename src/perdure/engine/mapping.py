@@ -44,8 +44,8 @@ from perdure.journal.decide import RESOURCE_RETRIES
 from perdure.journal.events import Encoded, ErrorClass, ErrorRecord
 from perdure.journal.states import WaitState
 from perdure.journal.values import is_true
-from perdure.store.base import BlobUse
 from perdure.store.codecs import content_refs
+from perdure.store.transitions import BlobUse
 
 if TYPE_CHECKING:
     from perdure.engine.driver import Driver

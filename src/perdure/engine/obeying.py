@@ -15,7 +15,7 @@ from perdure.engine.sending import obey_sent
 from perdure.engine.waiting import Answer, Signal
 from perdure.ids import NodeId
 from perdure.journal.states import TERMINAL, WAITING, NodeStatus, RunStatus, WaitStatus
-from perdure.store.base import Command
+from perdure.store.shapes import Command
 
 if TYPE_CHECKING:
     from perdure.engine.driver import Driver

@@ -20,7 +20,7 @@ import msgspec
 from perdure.engine.entries import Entry, rows_of, size_of
 from perdure.ids import BranchId, NodeId, Seq
 from perdure.journal.flow import Range, batch_digest
-from perdure.store.base import ItemRow
+from perdure.store.transitions import ItemRow
 
 if TYPE_CHECKING:
     from perdure.engine.inbox import Inbox

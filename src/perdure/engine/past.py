@@ -10,7 +10,8 @@ from perdure.ids import RunId, Seq
 from perdure.journal.compare import Difference, Side, compare
 from perdure.journal.events import Recorded
 from perdure.journal.projection import Projection, fold
-from perdure.store.base import Store, StoredRun
+from perdure.store.base import Store
+from perdure.store.shapes import StoredRun
 
 EVENTS_PER_PAGE = 1_000
 

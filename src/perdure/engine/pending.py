@@ -11,7 +11,7 @@ from perdure.journal import events as e
 from perdure.journal.decide import Decider
 from perdure.journal.states import CheckpointState, NodeState, RunState, SignalState, WaitState
 from perdure.journal.steps import StepKey
-from perdure.store.base import BlobUse, ItemDrop, ItemRow
+from perdure.store.transitions import BlobUse, ItemDrop, ItemRow
 
 
 class Portion(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -35,7 +35,7 @@ from perdure.graph.plan import Plan
 from perdure.graph.surroundings import models_around
 from perdure.ids import NodeId, RunId
 from perdure.journal.states import TERMINAL, NodeState, NodeStatus, RunStatus
-from perdure.store.base import StoredRun
+from perdure.store.shapes import StoredRun
 
 log = logging.getLogger("perdure.probing")
 

@@ -17,7 +17,8 @@ from perdure.journal.moments import moment_of
 from perdure.journal.pace import Pace
 from perdure.journal.states import SETTLED, WAITING, RunState, RunStatus
 from perdure.journal.times import by_node, took
-from perdure.store.base import Store, StoredRun
+from perdure.store.base import Store
+from perdure.store.shapes import StoredRun
 
 EVENTS_PER_PAGE = 1_000
 WHOLE = 100.0

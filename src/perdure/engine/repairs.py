@@ -26,7 +26,8 @@ from perdure.journal.projection import Projection
 from perdure.journal.states import BranchState, WaitKind
 from perdure.journal.truth import by_handle
 from perdure.journal.waiting import Waits
-from perdure.store.base import BlobUse, Command, StoredRun
+from perdure.store.shapes import Command, StoredRun
+from perdure.store.transitions import BlobUse
 
 PATIENCE = timedelta(seconds=60)
 """How long a branch is waited for: longer than it takes others to notice that an engine is dead."""

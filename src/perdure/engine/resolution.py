@@ -9,7 +9,7 @@ import msgspec
 
 from perdure.journal import events as e
 from perdure.journal.states import NodeState
-from perdure.store.base import BlobUse
+from perdure.store.transitions import BlobUse
 
 
 class Resolution(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from perdure.graph.plan import Plan
 from perdure.ids import BranchId, Seq
 from perdure.journal.restoring import Past, cone_of_restore, why_not_back
 from perdure.journal.states import ENDED, TERMINAL, NodeStatus, WaitKind, WaitState, WaitStatus
-from perdure.store.base import StoredRun
+from perdure.store.shapes import StoredRun
 
 
 class Restores(Repairs):

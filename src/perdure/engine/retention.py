@@ -21,9 +21,10 @@ from perdure.engine.settings import EngineSettings
 from perdure.engine.values import Values
 from perdure.errors import StoreError, StoreLocked
 from perdure.ids import RunId
-from perdure.store.base import ArchivedRun, Store
+from perdure.store.base import Store
 from perdure.store.bundles import MOST_BYTES
 from perdure.store.opening import default_archive_folder
+from perdure.store.shapes import ArchivedRun
 
 if TYPE_CHECKING:
     from perdure.engine.run import Run

@@ -16,7 +16,9 @@ from perdure.journal.events import Recorded
 from perdure.journal.projection import Projection, fold
 from perdure.journal.restoring import ABOUT_TO_BRANCH, Past, cone_of_restore, happened_since, needed_streams
 from perdure.journal.states import MOVING
-from perdure.store.base import ItemRange, ItemRow, Store, StoredRun
+from perdure.store.base import Store
+from perdure.store.shapes import ItemRange, StoredRun
+from perdure.store.transitions import ItemRow
 
 ROWS_PER_PAGE = 500
 BEGINNING = (-1, -1)

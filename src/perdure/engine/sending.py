@@ -17,7 +17,8 @@ from perdure.graph.model import FED
 from perdure.ids import CommandId, NodeId
 from perdure.journal.events import Encoded
 from perdure.journal.states import NodeStatus, RunStatus
-from perdure.store.base import CLOSE, SEND, BlobUse, Command
+from perdure.store.shapes import CLOSE, SEND, Command
+from perdure.store.transitions import BlobUse
 
 if TYPE_CHECKING:
     from perdure.engine.driver import Driver

@@ -19,8 +19,9 @@ from perdure.engine.values import Values
 from perdure.engine.weight import is_light
 from perdure.ids import NodeId
 from perdure.journal.events import Encoded
-from perdure.store.base import BlobUse, LogLine
 from perdure.store.codecs import NewBlob
+from perdure.store.shapes import LogLine
+from perdure.store.transitions import BlobUse
 
 if TYPE_CHECKING:
     from perdure.engine.driver import Driver

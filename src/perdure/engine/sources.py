@@ -13,7 +13,8 @@ from perdure.graph.triggers import as_trigger
 from perdure.ids import NodeId, RunId, Seq
 from perdure.journal import events as e
 from perdure.journal.states import NodeStatus
-from perdure.store.base import Store, StoredRun
+from perdure.store.base import Store
+from perdure.store.shapes import StoredRun
 
 if TYPE_CHECKING:
     from perdure.engine.catalogue import Prepared

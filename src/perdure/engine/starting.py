@@ -25,9 +25,9 @@ from perdure.journal.projection import Projection
 from perdure.journal.states import RunState
 from perdure.journal.truth import truths_of
 from perdure.journal.values import is_true, part_of
-from perdure.store.base import Claim
 from perdure.store.codecs import canonical, content_refs
 from perdure.store.codecs.wire import whole_reference
+from perdure.store.transitions import Claim
 
 FIRST_EPOCH = Epoch(1)
 

@@ -21,7 +21,8 @@ from perdure.ids import BranchId, NodeId, Seq
 from perdure.journal.decide import Decider
 from perdure.journal.projection import Projection
 from perdure.journal.values import truth_handle
-from perdure.store.base import ItemDrop, ItemRange, ItemRow
+from perdure.store.shapes import ItemRange
+from perdure.store.transitions import ItemDrop, ItemRow
 
 
 class Streams:

@@ -11,7 +11,8 @@ from perdure.engine.run import Run
 from perdure.engine.values import Values
 from perdure.ids import RunId
 from perdure.journal.states import LIVE, RunStatus
-from perdure.store.base import RunFilter, Store
+from perdure.store.base import Store
+from perdure.store.shapes import RunFilter
 
 PAGE = 200
 

@@ -13,7 +13,7 @@ from perdure.journal import events as e
 from perdure.journal.branching import branch_state
 from perdure.journal.states import BranchState, RunState
 from perdure.journal.steps import StepKey, leaves_behind
-from perdure.store.base import Claim, Keep, LeaseChange, Release, StepRow, Transition
+from perdure.store.transitions import Claim, Keep, LeaseChange, Release, StepRow, Transition
 
 
 class Tenure:

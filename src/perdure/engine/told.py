@@ -28,7 +28,7 @@ from perdure.graph.model import Graph
 from perdure.graph.questions import text
 from perdure.ids import ROOT_BRANCH, CommandId, RunId
 from perdure.journal.states import TERMINAL, NodeState, NodeStatus, RunState, WaitKind, WaitState, WaitStatus
-from perdure.store.base import Command, StoredRun
+from perdure.store.shapes import Command, StoredRun
 
 if TYPE_CHECKING:
     from perdure.engine.engine import Engine

@@ -12,8 +12,8 @@ from perdure.engine.keys import keys_begin_with
 from perdure.ids import CommandId, RunId
 from perdure.journal import events as e
 from perdure.journal.states import RunState, WaitState
-from perdure.store.base import Command, LogLine
 from perdure.store.records import KeptCommand, Record
+from perdure.store.shapes import Command, LogLine
 
 _ANSWER = "answer/"
 

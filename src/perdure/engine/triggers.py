@@ -16,7 +16,8 @@ from perdure.graph.model import BUILT_IN, Graph, Node
 from perdure.ids import NodeId, RunId
 from perdure.journal import events as e
 from perdure.journal.states import TERMINAL, NodeState, NodeStatus, RunStatus, WaitStatus
-from perdure.store.base import RunFilter, Store, StoredRun
+from perdure.store.base import Store
+from perdure.store.shapes import RunFilter, StoredRun
 
 LIVING = tuple(status for status in RunStatus if status not in TERMINAL)
 PAGE = 200

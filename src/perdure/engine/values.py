@@ -13,10 +13,10 @@ import msgspec
 
 from perdure.engine.weight import is_light
 from perdure.journal.events import Encoded
-from perdure.store.base import BlobUse
 from perdure.store.blobs import BlobStore
 from perdure.store.codecs import BlobRef, Codecs, KeptBlob, NewBlob, content_refs
 from perdure.store.codecs.wire import Packed, whole_reference, with_blobs_inside
+from perdure.store.transitions import BlobUse
 
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ import msgspec
 from perdure.engine.dumping import dump_of
 from perdure.errors import ValueNotReadable
 from perdure.journal.verify import Violation, verify
-from perdure.store.base import RunDump
 from perdure.store.codecs import BlobRef, blob_refs
+from perdure.store.shapes import RunDump
 
 
 def verify_dump(stored: RunDump, *, lost_blobs: Sequence[str]) -> list[Violation]:

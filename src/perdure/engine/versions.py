@@ -17,7 +17,8 @@ from perdure.graph.declare import Workflow
 from perdure.graph.differing import GraphDifference, differ
 from perdure.graph.forms import graph_from_json
 from perdure.graph.model import Graph
-from perdure.store.base import AliasMove, AliasState, Kept, Store, WorkflowVersion
+from perdure.store.base import Store
+from perdure.store.shapes import AliasMove, AliasState, Kept, WorkflowVersion
 
 Named = Workflow[..., Any] | Graph | str
 """A workflow, or its name."""

@@ -32,7 +32,8 @@ from perdure.ids import CommandId, NodeId, RunId, Seq
 from perdure.journal import events as e
 from perdure.journal.decide import Decider
 from perdure.journal.states import NodeState, RunStatus, WaitKind, WaitState, WaitStatus
-from perdure.store.base import BlobUse, Command
+from perdure.store.shapes import Command
+from perdure.store.transitions import BlobUse
 
 if TYPE_CHECKING:
     from perdure.engine.driver import Driver

@@ -20,9 +20,9 @@ from perdure.graph.model import DEFAULT_OUTPUT, Edge
 from perdure.ids import digest_of
 from perdure.journal.events import Encoded
 from perdure.journal.values import part_handle, part_or_null
-from perdure.store.base import BlobUse, ItemRow
 from perdure.store.codecs import BlobRef, NewBlob
 from perdure.store.codecs.wire import encode_json, json_reference
+from perdure.store.transitions import BlobUse, ItemRow
 
 MAX_GATHERED_BYTES: Final = 4 << 20
 """How much of a stream is gathered before it is written to files."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from perdure.store.base import AliasMove, AliasState, Kept
 from perdure.store.rows import Row, to_json
+from perdure.store.shapes import AliasMove, AliasState, Kept
 
 _targets: msgspec.json.Decoder[dict[int, int]] = msgspec.json.Decoder(dict[int, int])
 _KEPT: tuple[Kept, ...] = ("missing", "newest", "aliased", "used")

@@ -6,8 +6,8 @@ from typing import Any
 
 from perdure.ids import RunId, Seq
 from perdure.journal.states import RunStatus
-from perdure.store.base import Archivable, ArchivedRun
 from perdure.store.rows import Row
+from perdure.store.shapes import Archivable, ArchivedRun
 
 BEGINNING = (-(2**63), "")
 """Where a listing begins that goes on in time."""

@@ -29,8 +29,8 @@ import msgspec
 from perdure.errors import BundleDamaged, BundleTooLarge, BundleTooNew
 from perdure.ids import EventId, RunId, Seq, is_digest
 from perdure.journal.states import RunStatus
-from perdure.store.base import BlobUse
 from perdure.store.records import KINDS, Kind, Record
+from perdure.store.transitions import BlobUse
 from perdure.store.written import FORMS
 
 FORMAT: Final = 1

@@ -15,7 +15,8 @@ from perdure.ids import RunId
 from perdure.journal.events import Recorded, RunDeleted
 from perdure.journal.states import BranchState, CheckpointState, NodeState, RunState, SignalState, WaitState
 from perdure.store import branches, checkpoints, rows, segments, waits
-from perdure.store.base import BlobUse, Command, ItemRow, LogLine, StepRow, WorkflowVersion
+from perdure.store.shapes import Command, LogLine, WorkflowVersion
+from perdure.store.transitions import BlobUse, ItemRow, StepRow
 
 RECORDS_PER_PAGE = 500
 _LOG = "load_events"

@@ -22,16 +22,8 @@ from perdure.journal.events import (
     node_of,
 )
 from perdure.journal.states import NodeState, NodeStatus, RunState, RunStatus, StreamState
-from perdure.store.base import (
-    Command,
-    ItemRange,
-    ItemRow,
-    LogLine,
-    RunSummary,
-    StepRow,
-    Transition,
-    WorkflowVersion,
-)
+from perdure.store.shapes import Claimable, Command, EngineRow, ItemRange, LogLine, RunSummary, WorkflowVersion
+from perdure.store.transitions import ItemRow, StepRow, Transition
 
 Row = Sequence[Any]
 
@@ -343,6 +335,16 @@ def version_of(row: Row) -> WorkflowVersion:
         source=_texts.decode(row[4]),
         created_at=row[5],
     )
+
+
+def engine_of(row: Row) -> EngineRow:
+    return EngineRow(
+        engine_id=EngineId(row[0]), name=row[1], host=row[2], pid=row[3], process_start=row[4], is_alive=bool(row[5])
+    )
+
+
+def claimable_of(row: Row) -> Claimable:
+    return Claimable(run_id=RunId(row[0]), owner=row[1], created_at=row[2])
 
 
 def log_row(line: LogLine) -> tuple[Any, ...]:

@@ -11,8 +11,8 @@ import msgspec
 from perdure.errors import StoreDamaged
 from perdure.ids import Epoch, RunId, Seq
 from perdure.journal.events import BranchCreated, Recorded, RunReopened
-from perdure.store.base import LongLog, Segment
 from perdure.store.rows import Row, event_of
+from perdure.store.shapes import LongLog, Segment
 
 _REOPENING = (RunReopened.__name__, BranchCreated.__name__)
 

@@ -9,8 +9,8 @@ import msgspec
 
 from perdure.ids import BranchId, NodeId, RunId, Seq
 from perdure.journal.states import Question, SignalState, WaitKind, WaitState, WaitStatus
-from perdure.store.base import OpenWait, Wakings
 from perdure.store.rows import Row, to_json
+from perdure.store.shapes import OpenWait, Wakings
 
 _BEFORE_ALL = (-(2**63), "")
 

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from perdure.store import branches, checkpoints, rows, waits
-from perdure.store.base import BlobUse
 from perdure.store.records import Kind, Record, Tag, command_of, command_row
+from perdure.store.transitions import BlobUse
 
 _TYPES: Mapping[str, Any] = {"t": str, "T": str | None, "n": int, "N": int | None}
 

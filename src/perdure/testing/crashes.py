@@ -24,7 +24,9 @@ import msgspec
 
 from perdure.errors import StoreLocked, StoreUnavailable
 from perdure.ids import EngineId, Epoch, RunId, Seq
-from perdure.store.base import Committed, EngineRow, Outcome, Rejected, Store, Transition
+from perdure.store.base import Store
+from perdure.store.shapes import EngineRow
+from perdure.store.transitions import Committed, Outcome, Rejected, Transition
 from perdure.testing.process import Dead, Host, Process, outside_of_processes
 from perdure.testing.proxy import StoreProxy, innermost
 

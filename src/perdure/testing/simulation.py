@@ -28,8 +28,10 @@ from perdure.graph.declare import Backoff, Workflow, node, workflow
 from perdure.ids import RunId
 from perdure.journal.events import encode_event
 from perdure.journal.states import TERMINAL, RunStatus
-from perdure.store.base import LeaseLost, RunDump, Store
+from perdure.store.base import Store
+from perdure.store.shapes import RunDump
 from perdure.store.sqlite.store import open_sqlite
+from perdure.store.transitions import LeaseLost
 from perdure.testing.crashes import CrashingStore
 from perdure.testing.dispatch import InlineDispatch
 from perdure.testing.graphs import random_parents

@@ -33,7 +33,8 @@ from perdure.errors import RunNotFound, StoreError
 from perdure.ids import Chance, EngineId, NodeId, RunId, new_id
 from perdure.journal.events import Encoded
 from perdure.journal.states import TERMINAL, NodeStatus, RunState, RunStatus
-from perdure.store.base import LeaseLost, Store
+from perdure.store.base import Store
+from perdure.store.transitions import LeaseLost
 from perdure.testing.crashes import CrashingStore, CrashPlan, RollBack
 from perdure.testing.dispatch import InlineDispatch
 from perdure.testing.faults import FailingStore, Fault

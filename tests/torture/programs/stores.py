@@ -8,10 +8,11 @@ from typing import Any, cast
 from perdure.clock import SystemClock
 from perdure.ids import DEFAULT_PROJECT
 from perdure.journal.events import NodeCompleted
-from perdure.store.base import Outcome, Store, Transition
+from perdure.store.base import Store
 from perdure.store.opening import open_store
 from perdure.store.sqlite.connection import parse_url
 from perdure.store.sqlite.store import SqliteStore
+from perdure.store.transitions import Outcome, Transition
 from tests.torture.programs import pausing
 
 STOPPING_NODE = "halt"
@@ -45,7 +46,7 @@ class PausingSqlite(SqliteStore):
 
     async def open(self) -> None:
         await super().open()
-        self._writer.set_commit_hook(self._about_to_commit)
+        self._file.writer.set_commit_hook(self._about_to_commit)
 
     async def commit(self, transitions: Sequence[Transition]) -> Sequence[Outcome]:
         self._offered = transitions

@@ -20,12 +20,12 @@ from typing import Any
 from perdure.clock import Clock
 from perdure.errors import PerdureError
 from perdure.ids import RunId
-from perdure.store.base import Busy, Claim, Committed, LeaseLost, Outcome, Rejected, RunExists, Transition
 from perdure.store.postgres.documents import group_values, is_step, step_items_values, step_values
 from perdure.store.postgres.failures import Trouble, problem_of, translate, trouble_of
 from perdure.store.postgres.lanes import Caller, Lane
 from perdure.store.postgres.session import Session
 from perdure.store.postgres.texts import from_stored, to_stored
+from perdure.store.transitions import Busy, Claim, Committed, LeaseLost, Outcome, Rejected, RunExists, Transition
 
 PATIENCE_SECONDS = 10.0
 """How long a commit whose answer was lost looks for the database before it gives up."""

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from perdure.store import branches, checkpoints, rows, waits
-from perdure.store.base import Claim, Release, Transition
 from perdure.store.postgres.texts import needs_care, to_stored
+from perdure.store.transitions import Claim, Release, Transition
 
 Rows = list[tuple[Any, ...]]
 

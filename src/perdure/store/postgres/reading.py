@@ -10,9 +10,10 @@ from perdure.ids import BranchId, EngineId
 from perdure.journal.projection import Given
 from perdure.journal.times import PastRun
 from perdure.store import branches, checkpoints, rows, segments, waits
-from perdure.store.base import BlobUse, RunDump, StoredRun
 from perdure.store.past import past_run_of
 from perdure.store.postgres.session import Rows
+from perdure.store.shapes import RunDump, StoredRun
+from perdure.store.transitions import BlobUse
 
 Kinds = dict[str, list[tuple[Any, ...]]]
 

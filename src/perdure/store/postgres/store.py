@@ -15,42 +15,12 @@ from typing import Any
 
 from perdure.clock import Clock, SystemClock
 from perdure.errors import RunNotFound, StoreError, StoreUnavailable, VersionNotFound
-from perdure.ids import DEFAULT_PROJECT, BranchId, CommandId, EngineId, NodeId, RunId, Seq, is_text
+from perdure.ids import DEFAULT_PROJECT, CommandId, EngineId, RunId, Seq, is_text
 from perdure.journal.events import Recorded
-from perdure.journal.states import BranchState, CheckpointState, NodeState, RunState, WaitStatus
+from perdure.journal.states import BranchState
 from perdure.journal.times import PastRun
-from perdure.store import aliases, archives, branches, checkpoints, rows, segments, waits
-from perdure.store.base import (
-    CLOSE,
-    COMMANDS_PER_RUN,
-    NEWEST,
-    TAIL_EVENTS,
-    AliasMove,
-    AliasState,
-    Archivable,
-    ArchivedRun,
-    Busy,
-    Claim,
-    Claimable,
-    Command,
-    EngineRow,
-    ItemRange,
-    ItemRow,
-    Kept,
-    LogLine,
-    LongLog,
-    OpenWait,
-    Outcome,
-    Release,
-    RunDump,
-    RunFilter,
-    RunSummary,
-    Segment,
-    StoredRun,
-    Transition,
-    Wakings,
-    WorkflowVersion,
-)
+from perdure.store import aliases, branches, rows, segments
+from perdure.store.lookups import Lookups
 from perdure.store.past import WAITS_PER_RUN
 from perdure.store.postgres.address import Address, parse_url
 from perdure.store.postgres.commit import GroupWriter, ready_to_write
@@ -65,6 +35,24 @@ from perdure.store.postgres.texts import to_stored
 from perdure.store.postgres.transfer import archive_runs, read_records, write_records
 from perdure.store.queries import load_queries
 from perdure.store.records import Record
+from perdure.store.shapes import (
+    CLOSE,
+    COMMANDS_PER_RUN,
+    TAIL_EVENTS,
+    AliasMove,
+    ArchivedRun,
+    Claimable,
+    Command,
+    EngineRow,
+    Kept,
+    LogLine,
+    RunDump,
+    RunFilter,
+    RunSummary,
+    StoredRun,
+    WorkflowVersion,
+)
+from perdure.store.transitions import Busy, Claim, Outcome, Release, Transition
 
 READERS = 4
 """Connections for everything that is neither a commit nor a heartbeat, at most."""
@@ -86,7 +74,7 @@ async def open_postgres(url: str, *, project_id: str = DEFAULT_PROJECT, clock: C
     return store
 
 
-class PostgresStore:
+class PostgresStore(Lookups):
     """`Store` on a PostgreSQL database."""
 
     def __init__(self, url: str, address: Address, *, project_id: str, clock: Clock) -> None:
@@ -175,13 +163,6 @@ class PostgresStore:
 
         return rows.version_of((await self._caller.call(self._readers, save))[0])
 
-    async def load_version(self, workflow: str, version: int) -> WorkflowVersion | None:
-        found = await self._rows("load_version", workflow, version)
-        return rows.version_of(found[0]) if found else None
-
-    async def list_versions(self, workflow: str | None = None) -> Sequence[WorkflowVersion]:
-        return [rows.version_of(row) for row in await self._rows("list_versions", workflow)]
-
     async def delete_version(self, workflow: str, version: int) -> Kept | None:
         key, tries = (self._project, workflow, version), 0
 
@@ -205,9 +186,6 @@ class PostgresStore:
                 return "used"
             raise
 
-    async def count_runs(self, workflow: str) -> Mapping[int, int]:
-        return {row[0]: row[1] for row in await self._rows("count_runs", workflow)}
-
     # Aliases
 
     async def move_alias(self, move: AliasMove) -> bool:
@@ -226,27 +204,10 @@ class PostgresStore:
 
         return await self._caller.call(self._readers, write)
 
-    async def load_alias(self, workflow: str, alias: str) -> AliasState:
-        return aliases.state_of(await self._rows("load_alias", workflow, alias))
-
-    async def list_aliases(self, workflow: str | None = None) -> Sequence[AliasMove]:
-        return list(map(aliases.move_of, await self._rows("list_aliases", workflow)))
-
-    async def list_alias_moves(self, workflow: str, alias: str) -> Sequence[AliasMove]:
-        return list(map(aliases.move_of, await self._rows("list_alias_moves", workflow, alias)))
-
     # Runs
 
     async def load_run(self, run_id: RunId) -> StoredRun | None:
         return stored_run_of(await self._rows("load_run", run_id, COMMANDS_PER_RUN, TAIL_EVENTS))
-
-    async def load_node(self, run_id: RunId, node_id: NodeId) -> NodeState | None:
-        found = await self._rows("load_node", run_id, node_id)
-        return rows.node_of_row(found[0]) if found else None
-
-    async def load_state(self, run_id: RunId) -> RunState | None:
-        found = await self._rows("load_state", run_id)
-        return rows.run_of(found[0]) if found else None
 
     async def load_events(self, run_id: RunId, *, after: Seq, limit: int) -> Sequence[Recorded]:
         found = await self._rows("load_events", run_id, after, limit)
@@ -266,23 +227,6 @@ class PostgresStore:
                 return len(taken)
 
         return await self._caller.call(self._readers, compact)
-
-    async def list_segments(self, run_id: RunId) -> Sequence[Segment]:
-        return [segments.segment_of(row) for row in await self._rows("list_segments", run_id)]
-
-    async def find_long_logs(self, *, longer_than: int, after: RunId, limit: int) -> Sequence[LongLog]:
-        return [segments.long_log_of(row) for row in await self._rows("long_logs", longer_than, after, limit)]
-
-    async def load_items(
-        self, run_id: RunId, branch_id: BranchId, node_id: NodeId, *, after: tuple[int, int], in_order: bool, limit: int
-    ) -> Sequence[ItemRow]:
-        position, seq = after
-        name, seen = ("load_items_by_position", (position,)) if in_order else ("load_items_by_seq", (seq, position))
-        found = await self._rows(name, run_id, branch_id, node_id, *seen, limit)
-        return [rows.item_of(row) for row in found]
-
-    async def load_ranges(self, run_id: RunId) -> Sequence[ItemRange]:
-        return [rows.range_of(row) for row in await self._rows("load_ranges", run_id)]
 
     async def dump_run(self, run_id: RunId) -> RunDump | None:
         return dump_of(await self._rows("dump_run", run_id, TAIL_EVENTS))
@@ -335,10 +279,6 @@ class PostgresStore:
             self._tell()
         return is_written
 
-    async def load_deletion(self, run_id: RunId) -> int | None:
-        found = await self._rows("load_deletion", run_id)
-        return found[0][0] if found else None
-
     async def keep_version(self, version: WorkflowVersion) -> WorkflowVersion:
         key = (self._project, version.workflow)
         content = (version.graph_hash, version.graph.decode(), rows.to_json(version.source), version.created_at)
@@ -358,12 +298,6 @@ class PostgresStore:
 
     # The archive
 
-    async def find_archivable(
-        self, *, ended_before: int, after: tuple[int, str] | None, limit: int
-    ) -> Sequence[Archivable]:
-        found = await self._rows("find_archivable", ended_before, *(after or archives.BEGINNING), limit)
-        return [archives.archivable_of(row) for row in found]
-
     async def archive_runs(self, archived: Sequence[ArchivedRun]) -> set[RunId]:
         return await self._caller.call(
             self._readers, lambda session: archive_runs(session, self._project, archived), seconds=ARCHIVING_SECONDS
@@ -371,19 +305,6 @@ class PostgresStore:
 
     async def remove_leftovers(self, *, limit: int) -> bool:
         return False  # all rows of a run go at once: here nobody waits for that
-
-    async def load_archive(self, run_id: RunId) -> ArchivedRun | None:
-        found = await self._rows("load_archive", run_id)
-        return archives.archive_of(found[0]) if found else None
-
-    async def list_archives(
-        self, *, id_prefix: str | None, before: tuple[int, str] | None, limit: int
-    ) -> Sequence[ArchivedRun]:
-        found = await self._rows("list_archives", id_prefix, *(before or (None, None)), limit)
-        return [archives.archive_of(row) for row in found]
-
-    async def archive_files(self) -> set[str]:
-        return {file for (file,) in await self._rows("archive_files")}
 
     async def give_back(self, *, pages: int) -> bool:
         return False  # the server's own vacuum sees to it
@@ -429,15 +350,6 @@ class PostgresStore:
             self._tell()
         return is_added
 
-    async def load_command(self, run_id: RunId, command_id: CommandId) -> Command | None:
-        found = await self._rows("load_command", run_id, command_id)
-        return rows.command_of(found[0]) if found else None
-
-    async def latest_commands(
-        self, run_id: RunId, *, before: tuple[int, str] = NEWEST, limit: int
-    ) -> Sequence[Command]:
-        return [rows.command_of(row) for row in await self._rows("latest_commands", run_id, *before, limit)]
-
     async def pending_commands(self, owner: EngineId) -> Sequence[Command]:
         return [rows.command_of(row) for row in await self._rows("pending_commands", owner, COMMANDS_PER_RUN)]
 
@@ -461,41 +373,13 @@ class PostgresStore:
 
     async def list_engines(self) -> Sequence[EngineRow]:
         found = await self._caller.call(self._readers, lambda session: session.rows("list_engines"))
-        return [
-            EngineRow(
-                engine_id=EngineId(row[0]), name=row[1], host=row[2], pid=row[3], process_start=row[4], is_alive=row[5]
-            )
-            for row in found
-        ]
+        return [rows.engine_of(row) for row in found]
 
     async def find_claimable(
         self, *, dead: Sequence[EngineId], after: tuple[int, str] | None, limit: int
     ) -> Sequence[Claimable]:
         found = await self._rows("find_claimable", list(dead), *(after or (None, None)), limit)
-        return [Claimable(run_id=RunId(row[0]), owner=row[1], created_at=row[2]) for row in found]
-
-    async def find_woken(self, *, now: int, limit: int) -> Wakings:
-        return waits.wakings_of(await self._rows("find_woken", now, limit), limit=limit)
-
-    # Waits
-
-    async def list_waits(
-        self,
-        *,
-        run_id: RunId | None = None,
-        status: WaitStatus | None = WaitStatus.OPEN,
-        questions_only: bool = False,
-        after: tuple[int, str] | None = None,
-        limit: int,
-    ) -> Sequence[OpenWait]:
-        name, values = waits.listing(
-            run_id=run_id, status=status, questions_only=questions_only, after=after, limit=limit
-        )
-        return [waits.open_wait_of(row) for row in await self._rows(name, *values)]
-
-    async def load_wait(self, wait_id: str) -> OpenWait | None:
-        found = await self._rows("load_wait", wait_id)
-        return waits.open_wait_of(found[0]) if found else None
+        return [rows.claimable_of(row) for row in found]
 
     # History
 
@@ -504,19 +388,6 @@ class PostgresStore:
 
     async def past_runs(self, workflow: str, version: int, *, limit: int) -> Sequence[PastRun]:
         return past_runs_of(await self._rows("past_runs", workflow, version, limit, WAITS_PER_RUN))
-
-    # Checkpoints
-
-    async def list_checkpoints(self, run_id: RunId, *, after: Seq, limit: int) -> Sequence[CheckpointState]:
-        return [checkpoints.checkpoint_of(row) for row in await self._rows("list_checkpoints", run_id, after, limit)]
-
-    async def load_checkpoint(self, run_id: RunId, name: str) -> CheckpointState | None:
-        found = await self._rows("load_checkpoint", run_id, name)
-        return checkpoints.checkpoint_of(found[0]) if found else None
-
-    async def last_checkpoint(self, run_id: RunId, *, periodic: bool = False) -> CheckpointState | None:
-        found = await self._rows("last_checkpoint", run_id, periodic)
-        return checkpoints.checkpoint_of(found[0]) if found else None
 
     # Logs
 
@@ -530,9 +401,6 @@ class PostgresStore:
                 )
             except Exception as error:  # As in `Caller.call`; a line whose answer was lost is not written twice.
                 raise translate(error, self._address.where) from error
-
-    async def load_logs(self, run_id: RunId, *, after: int, limit: int) -> Sequence[tuple[int, LogLine]]:
-        return [rows.log_of(row) for row in await self._rows("load_logs", run_id, after, limit)]
 
     # News
 

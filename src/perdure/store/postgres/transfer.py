@@ -10,13 +10,13 @@ from perdure.errors import PerdureError
 from perdure.ids import RunId, Seq
 from perdure.store import branches, checkpoints, rows, waits
 from perdure.store.archives import archive_row
-from perdure.store.base import ArchivedRun
 from perdure.store.postgres.documents import encode_rows
 from perdure.store.postgres.failures import Trouble, problem_of, translate, trouble_of
 from perdure.store.postgres.lanes import Lane
 from perdure.store.postgres.session import Session
 from perdure.store.postgres.texts import to_stored
 from perdure.store.records import Kind, Query, Record, Refused, by_kind, command_row, deletions_in, reading
+from perdure.store.shapes import ArchivedRun
 
 Rows = list[tuple[Any, ...]]
 

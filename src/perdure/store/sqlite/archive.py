@@ -12,7 +12,7 @@ import apsw
 
 from perdure.ids import RunId, Seq
 from perdure.store.archives import archive_row
-from perdure.store.base import ArchivedRun
+from perdure.store.shapes import ArchivedRun
 
 FEW_EVENTS = 2_000
 """A run with no more events is removed at once."""

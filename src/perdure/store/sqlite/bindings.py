@@ -7,7 +7,7 @@ from typing import Any
 
 from perdure.ids import ROOT_BRANCH
 from perdure.store import branches, checkpoints, rows, waits
-from perdure.store.base import Claim, Release, Transition
+from perdure.store.transitions import Claim, Release, Transition
 
 Binding = tuple[Any, ...]
 

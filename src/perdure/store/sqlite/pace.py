@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perdure.store.base import Transition
+from perdure.store.transitions import Transition
 
 
 class Pace:

@@ -11,8 +11,8 @@ import apsw
 from perdure.ids import RunId, Seq
 from perdure.journal.states import RunState
 from perdure.store import branches, checkpoints, rows, waits
-from perdure.store.base import LogLine
 from perdure.store.records import Kind, Query, Record, Refused, by_kind, command_row, deletions_in, reading
+from perdure.store.shapes import LogLine
 from perdure.store.sqlite.archive import make_way
 from perdure.store.sqlite.connection import REFUSALS
 

@@ -1,0 +1,94 @@
+"""The door into a SQLite file: groups of transitions, one transaction each.
+
+They are written on the loop itself while that is fast, because a thread hop costs as much as the fsync; a group that would hold
+the loop up, or that meets another process's write lock, goes to the writer thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, cast
+
+from perdure.clock import Clock
+from perdure.errors import StoreError, StoreLocked
+from perdure.store.sqlite.bindings import fencing, row_writes
+from perdure.store.sqlite.file import SqliteFile
+from perdure.store.sqlite.pace import Pace
+from perdure.store.transitions import Committed, Keep, LeaseLost, Outcome, Rejected, RunExists, Transition
+
+INLINE_BUDGET_SECONDS = 0.004
+"""A group that is expected to take longer than this is committed in the writer thread."""
+LOOK_EVERY_SECONDS = 1.0
+"""How often to look whether the file is still there, beside the moments that must not be missed."""
+
+
+class GroupWriter:
+    """Writes groups of transitions, each whole or not at all."""
+
+    def __init__(self, file: SqliteFile, project_id: str, clock: Clock, *, boot_id: str) -> None:
+        self._file = file
+        self._project = project_id
+        self._clock = clock
+        self._boot_id = boot_id
+        self._pace = Pace()
+        self._look_again_at = 0.0
+
+    async def write(self, transitions: Sequence[Transition]) -> Sequence[Outcome]:
+        """Write the group and answer for each of it, as `Store.commit` says."""
+        if self._file.is_writing or (
+            not self._file.is_inline and self._pace.expected(transitions) > INLINE_BUDGET_SECONDS
+        ):
+            return await self._file.write(lambda: self._commit(transitions))
+        if self._file.is_inline:
+            return self._commit(transitions)
+        try:
+            return self._file.impatiently(lambda: self._commit(transitions))
+        except StoreLocked:
+            return await self._file.write(lambda: self._commit(transitions))
+
+    def _commit(self, transitions: Sequence[Transition]) -> list[Outcome]:
+        """Write the group in one transaction. If one of it cannot be written, halve it until that one stands alone."""
+        started = time.perf_counter()
+        if started > self._look_again_at or any(type(transition.lease) is not Keep for transition in transitions):
+            self._look_again_at = started + LOOK_EVERY_SECONDS
+            self._file.require_same()
+        try:
+            outcomes = self._file.in_transaction(lambda: self._write_group(transitions))
+        except StoreError:
+            raise
+        except Exception as error:  # a constraint, or a value of whatever kind that has no form in the database
+            if len(transitions) == 1:
+                return [Rejected(f"{type(error).__name__}: {error}")]
+            middle = len(transitions) // 2
+            return [*self._commit(transitions[:middle]), *self._commit(transitions[middle:])]
+        self._pace.took(transitions, time.perf_counter() - started)
+        return outcomes
+
+    def _write_group(self, transitions: Sequence[Transition]) -> list[Outcome]:
+        moved = self._fence(transitions)
+        written = [transition for transition in transitions if transition.run_id in moved]
+        for name, bindings in row_writes(self._project, written):
+            self._file.execute_each(name, bindings)
+        return [Committed() if transition.run_id in moved else self._refusal(transition) for transition in transitions]
+
+    def _fence(self, transitions: Sequence[Transition]) -> set[str]:
+        """Lock and number the runs' rows; return the runs of which the rest may be written."""
+        statements: dict[str, list[tuple[Any, ...]]] = {}
+        now = self._clock.host_seconds()
+        for transition in transitions:
+            name, binding = fencing(self._project, transition, boot_id=self._boot_id, now=now)
+            statements.setdefault(name, []).append(binding)
+        return {
+            cast("str", run_id)
+            for name, bindings in statements.items()
+            for (run_id,) in self._file.execute_each(name, bindings)
+        }
+
+    def _refusal(self, transition: Transition) -> Outcome:
+        """Say why a transition was not written, unless it was written before its answer got lost."""
+        if transition.events:
+            first = transition.events[0]
+            if self._file.execute("event_id_at", (self._project, transition.run_id, first.seq)) == [(first.id,)]:
+                return Committed()
+        return RunExists() if transition.base_seq == 0 else LeaseLost()

@@ -1,0 +1,284 @@
+"""An open SQLite file: one connection that writes, one that reads, and a thread for both.
+
+A transaction holds no `await` and no user code, and once begun it ends: the caller may leave, the outcome is the file's.
+
+A file that cannot be written to is read as `frozen.py` says. A file that was removed or replaced while it is open is noticed by
+`require_same`: nothing is acknowledged for long that nobody can find again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar, cast
+
+import apsw
+
+from perdure.clock import Clock
+from perdure.errors import StoreDamaged, StoreError, StoreReadOnly, StoreUnavailable
+from perdure.store.migrate import Migration, plan, read_migrations
+from perdure.store.queries import load_queries
+from perdure.store.sqlite.connection import (
+    BUSY_TIMEOUT_MS,
+    Location,
+    can_write,
+    connect,
+    identity_of,
+    is_fatal,
+    set_patience,
+    translate,
+    translated,
+)
+from perdure.store.sqlite.frozen import FrozenFile
+
+T = TypeVar("T")
+Binding = tuple[Any, ...]
+Rows = list[tuple[Any, ...]]
+
+PACKAGE = "perdure.store.sqlite"
+
+
+class SqliteFile:
+    """One file, as one process uses it. `inline` keeps everything on the caller's thread."""
+
+    def __init__(self, url: str, location: Location, *, clock: Clock, inline: bool) -> None:
+        self.location = location
+        self.path = location.path
+        self.sql = load_queries(PACKAGE)
+        self.writer: apsw.Connection
+        self._url = url
+        self._clock = clock
+        self._threads = None if inline else ThreadPoolExecutor(max_workers=1, thread_name_prefix="perdure-sqlite")
+        self._reader: apsw.Connection
+        self._connections: list[apsw.Connection] = []
+        self._lock = asyncio.Lock()
+        self._writing: set[asyncio.Future[Any]] = set()
+        self._process = os.getpid()
+        self._is_closed = False
+        self._identity: tuple[int, int] | None = None
+        self._frozen: FrozenFile | None = None
+        self._failure: StoreError | None = None
+        """Why nothing can be written, if so."""
+
+    @property
+    def is_inline(self) -> bool:
+        return self._threads is None
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether it can only be read."""
+        return self._frozen is not None
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether something has the connections to itself at this moment."""
+        return self._lock.locked()
+
+    # Opening and closing
+
+    async def open(self) -> None:
+        """Open the file, creating it and bringing its schema up to date; or, if it cannot be written to, for reading."""
+        await self._shielded(self._open)
+
+    async def close(self) -> None:
+        """Close both connections and end the thread, also when the caller leaves meanwhile."""
+        if self._is_closed or self._process != os.getpid():
+            return
+        try:
+            await self._shielded(self._close)
+        except asyncio.CancelledError:
+            if self._writing:
+                await asyncio.wait(self._writing)
+            raise
+        finally:
+            self._is_closed = True
+            if self._threads is not None:
+                self._threads.shutdown(wait=True)
+
+    def _open(self) -> None:
+        if not can_write(self.path):
+            self._open_frozen()
+            return
+        self.writer = connect(self.location)
+        self._connections.append(self.writer)
+        self._identity = identity_of(self.path)
+        self._migrate()
+        self._reader = connect(self.location, read_only=True)
+        self._connections.append(self._reader)
+
+    def _open_frozen(self) -> None:
+        self._frozen = FrozenFile(self.path)
+        self._failure = StoreReadOnly(
+            f"The database {self.path} is read-only. Check the rights of the file and of its folder, or choose another --store."
+        )
+        applied = self._frozen.read(self._applied)
+        if plan(applied, read_migrations(PACKAGE), where=str(self.path)):
+            raise self._failure
+
+    def _migrate(self) -> None:
+        known = read_migrations(PACKAGE)
+        if plan(self._applied(self.writer), known, where=str(self.path)):
+            self.in_transaction(lambda: self._apply_migrations(known))
+
+    def _apply_migrations(self, known: Sequence[Migration]) -> None:
+        self.writer.execute(
+            "CREATE TABLE IF NOT EXISTS schema_migrations (number INTEGER PRIMARY KEY, name TEXT NOT NULL, "
+            "checksum TEXT NOT NULL, applied_at INTEGER NOT NULL) STRICT"
+        )
+        # Read again under the lock: another process may have been first.
+        for migration in plan(self._applied(self.writer), known, where=str(self.path)):
+            self.writer.execute(migration.sql)
+            record = (migration.number, migration.name, migration.checksum, self._clock.now_micros())
+            self.writer.execute("INSERT INTO schema_migrations VALUES (?, ?, ?, ?)", record)
+
+    def _applied(self, connection: apsw.Connection) -> dict[int, str]:
+        with translated(self.path):
+            if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'schema_migrations'").get:
+                return {}
+            found = connection.execute("SELECT number, checksum FROM schema_migrations").fetchall()
+        return {cast("int", number): cast("str", checksum) for number, checksum in found}
+
+    def _close(self) -> None:
+        if self._frozen is not None:
+            self._frozen.close()
+        while self._connections:
+            self._connections.pop().close()
+
+    # What must hold
+
+    def require_open(self) -> None:
+        if self._is_closed:
+            raise StoreUnavailable(f"The store {self._url} is closed.")
+        if self._process != os.getpid():
+            raise StoreUnavailable(
+                f"The database {self.path} was opened before this process was forked, which SQLite does not survive. "
+                "Open it after the fork."
+            )
+
+    def require_writable(self) -> None:
+        if self._failure is not None:
+            raise type(self._failure)(str(self._failure))
+
+    def require_same(self) -> None:
+        """Raise if the file was removed or replaced while it is open."""
+        if self._identity is not None and identity_of(self.path) != self._identity:
+            raise StoreDamaged(
+                f"The database {self.path} is gone: it was removed or replaced while it was open. Nothing more is written, "
+                "because nobody could find it again. Put the file back, or start again with another --store."
+            )
+
+    # Statements, inside of `read` and of a transaction
+
+    def select(self, name: str, binding: Binding) -> Rows:
+        """Read on the connection for that."""
+        return self._reader.execute(self.sql[name], binding).fetchall()
+
+    def execute(self, name: str, binding: Binding) -> Rows:
+        """Execute a statement on the connection that writes, and return what it gives."""
+        return self.writer.execute(self.sql[name], binding).fetchall()
+
+    def execute_each(self, name: str, bindings: Iterable[Binding]) -> Rows:
+        return self.writer.executemany(self.sql[name], bindings).fetchall()
+
+    # Ways to the file
+
+    async def read(self, work: Callable[[], T]) -> T:
+        """Run reads in one read transaction, so that they see one state of the database."""
+
+        def read_from(connection: apsw.Connection) -> T:
+            self._reader = connection
+            return self._in_read_transaction(work)
+
+        frozen = self._frozen
+        if frozen is not None:
+            return await self._call(lambda: frozen.read(read_from))
+        return await self._call(lambda: self._in_read_transaction(work))
+
+    async def transact(self, work: Callable[[], T]) -> T:
+        """Run `work` in a transaction of its own."""
+        try:
+            return await self.write(lambda: self.in_transaction(work))
+        except (apsw.MismatchError, apsw.TooBigError) as error:
+            raise translate(error, self.path) from error
+
+    async def transact_without_keys(self, work: Callable[[], T]) -> T:
+        """As `transact`, for what looks after references itself: a run goes before what belongs to it."""
+
+        def keyless() -> T:
+            self.writer.execute("PRAGMA foreign_keys = OFF")
+            try:
+                return self.in_transaction(work)
+            finally:
+                self.writer.execute("PRAGMA foreign_keys = ON")
+
+        return await self.write(keyless)
+
+    async def change(self, name: str, binding: Binding) -> int:
+        """Run one writing statement in a transaction of its own and return how many rows it changed."""
+
+        def execute() -> int:
+            self.execute(name, binding)
+            return self.writer.changes()
+
+        return await self.transact(execute)
+
+    async def write(self, work: Callable[[], T]) -> T:
+        """Use the connection that writes for one thing at a time."""
+        return await self._shielded(work)
+
+    async def aside(self, work: Callable[[], T]) -> T:
+        """Do what has a connection of its own beside all else."""
+        self.require_open()
+        return work() if self._threads is None else await asyncio.to_thread(work)
+
+    def in_transaction(self, work: Callable[[], T]) -> T:
+        """Run `work` in a transaction, on the thread on which this is called."""
+        self.require_writable()
+        with translated(self.path):
+            try:
+                self.writer.execute("BEGIN IMMEDIATE")
+                result = work()
+                self.writer.execute("COMMIT")
+            except BaseException as error:
+                if isinstance(error, apsw.Error) and is_fatal(error):
+                    self._failure = translate(error, self.path)
+                if self.writer.in_transaction:
+                    self.writer.execute("ROLLBACK")
+                raise
+            return result
+
+    def impatiently(self, work: Callable[[], T]) -> T:
+        """Run `work` without waiting for other processes: what they hold raises StoreLocked at once."""
+        set_patience(self.writer, 0)
+        try:
+            return work()
+        finally:
+            set_patience(self.writer, BUSY_TIMEOUT_MS / 1_000)
+
+    async def _shielded(self, work: Callable[[], T]) -> T:
+        """Do one thing at a time: what was begun is finished, whoever leaves, before the connections are used again."""
+        # A group would have to be left together with the caller; this one outlives a caller that leaves.
+        writing = asyncio.ensure_future(self._alone(work))  # noqa: TID251
+        self._writing.add(writing)
+        writing.add_done_callback(self._writing.discard)
+        return await asyncio.shield(writing)
+
+    async def _alone(self, work: Callable[[], T]) -> T:
+        async with self._lock:
+            return await self._call(work)
+
+    def _in_read_transaction(self, work: Callable[[], T]) -> T:
+        with translated(self.path):
+            self._reader.execute("BEGIN")
+            try:
+                return work()
+            finally:
+                self._reader.execute("COMMIT")
+
+    async def _call(self, work: Callable[[], T]) -> T:
+        self.require_open()
+        if self._threads is None:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
