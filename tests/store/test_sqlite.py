@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import apsw
+import msgspec
 import pytest
 
 from perdure.errors import StoreDamaged, StoreReadOnly, StoreUnavailable
 from perdure.ids import CommandId, RunId
 from perdure.store.opening import open_store
 from perdure.store.shapes import Command, RunFilter
+from perdure.store.sqlite.pace import Pace
 from perdure.store.sqlite.store import SqliteStore, open_sqlite
-from perdure.store.transitions import Committed, Outcome, Transition
+from perdure.store.transitions import Committed, Outcome, Rejected, Transition
 from tests.store.builders import ENGINE, Draft, engine_row, save_workflow, started
 
 NOBODY = 65534
@@ -40,6 +43,79 @@ async def begin(store: SqliteStore) -> Draft:
     draft = started()
     assert await commit(store, draft.transition()) == [Committed()]
     return draft
+
+
+# Where commits are made: on the loop, rows on the loop and the rest in the thread, or in the thread
+
+_WAYS = {"at once": (0.0, 0.0), "in halves": (1.0, 0.0), "in the thread": (1.0, 1.0)}
+
+
+@pytest.fixture(params=_WAYS)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Has commits made in one way, however long they take."""
+    to_commit, to_write = _WAYS[request.param]
+    monkeypatch.setattr(Pace, "to_commit", lambda *_: to_commit)
+    monkeypatch.setattr(Pace, "to_write", lambda *_: to_write)
+    return request.param
+
+
+async def test_a_group_is_durable_whichever_way_it_is_committed(store: SqliteStore, way: str) -> None:
+    drafts = [started() for _ in range(20)]
+    threads: set[int] = set()
+    store._file.writer.set_commit_hook(lambda: bool(threads.add(threading.get_ident())))
+
+    outcomes = await commit(store, *(draft.transition() for draft in drafts))
+
+    assert outcomes == [Committed()] * 20
+    assert threads == {threading.get_ident()} if way == "at once" else threads.isdisjoint({threading.get_ident()})
+    other = apsw.Connection(str(store.path))
+    assert other.execute("SELECT count(*) FROM run_state").get == 20
+    other.close()
+
+
+async def test_one_that_is_refused_harms_no_other_whichever_way_it_goes(store: SqliteStore, way: str) -> None:
+    good, bad = [await begin(store) for _ in range(4)], await begin(store)
+    spoilt = bad.next_node(0).transition()
+    spoilt = msgspec.structs.replace(spoilt, events=(spoilt.events[0], spoilt.events[0]))
+
+    outcomes = await commit(store, *(draft.next_node(0).transition() for draft in good[:2]), spoilt)
+    after = await commit(store, *(draft.next_node(0).transition() for draft in good[2:]))
+
+    assert outcomes[:2] == after == [Committed()] * 2, way
+    assert isinstance(outcomes[2], Rejected)
+    assert not store._file.writer.in_transaction
+
+
+async def test_whoever_holds_the_file_is_waited_for_without_holding_up_the_loop(store: SqliteStore, way: str) -> None:
+    draft = await begin(store)
+    other = apsw.Connection(str(store.path))
+    other.execute("BEGIN IMMEDIATE")
+    committing = asyncio.create_task(commit(store, draft.next_node(0).transition()))
+
+    turns = 0
+    for _ in range(20):
+        await asyncio.sleep(0.01)
+        turns += not committing.done()
+    other.execute("COMMIT")
+
+    assert turns == 20, way
+    assert await committing == [Committed()]
+    other.close()
+
+
+async def test_a_caller_who_leaves_leaves_nothing_half_done(store: SqliteStore, way: str) -> None:
+    draft = await begin(store)
+    transition = draft.next_node(0).transition()
+    leaving = asyncio.create_task(commit(store, transition))
+    await asyncio.sleep(0)  # it has begun, and is on its way unless it is committed at once
+    leaving.cancel()
+    await asyncio.wait((leaving,))
+
+    assert leaving.cancelled() == (way != "at once")
+    assert await commit(store, transition) == [Committed()], "it was written, and is found"
+    stored = await store.load_run(draft.run_id)
+    assert stored is not None
+    assert stored.run.last_seq == transition.run.last_seq
 
 
 # A disk that fails
@@ -77,6 +153,7 @@ def disk() -> Iterator[_Disk]:
     disk.unregister()
 
 
+@pytest.mark.usefixtures("way")
 async def test_after_a_failed_sync_nothing_is_written_any_more(disk: _Disk, sqlite_url: str) -> None:
     store = await open_sqlite(sqlite_url)
     await save_workflow(store)

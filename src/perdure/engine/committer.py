@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from itertools import islice
 from typing import Protocol
 
 import msgspec
@@ -27,8 +28,6 @@ from perdure.ids import RunId
 from perdure.store.base import Store
 from perdure.store.transitions import Busy, Outcome, Rejected, Transition
 
-MAX_GROUP = 250
-"""Transitions in one commit at most: bounds the time a single commit takes."""
 FIRST_RETRY_SECONDS = 0.05
 LAST_RETRY_SECONDS = 1.0
 
@@ -118,7 +117,7 @@ class Committer:
         while self._waiting:
             self._wake.clear()
             self._hurry.clear()
-            group = list(self._waiting)[:MAX_GROUP]
+            group = list(islice(self._waiting, self._store.group_size))
             for source in group:
                 del self._waiting[source]
             await self._commit(group)

@@ -55,6 +55,8 @@ class Store(Protocol):
     """A database that holds runs. Safe to call from any task of the loop that opened it."""
 
     url: str
+    group_size: int
+    """How many transitions go into one commit at most: so many that it is worth while, so few that nobody waits long."""
 
     async def commit(self, transitions: Sequence[Transition]) -> Sequence[Outcome]:
         """Write each transition whole or not at all, and answer for each in order, at most one per run.

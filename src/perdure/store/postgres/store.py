@@ -77,6 +77,8 @@ async def open_postgres(url: str, *, project_id: str = DEFAULT_PROJECT, clock: C
 class PostgresStore(Lookups):
     """`Store` on a PostgreSQL database."""
 
+    group_size = 250
+
     def __init__(self, url: str, address: Address, *, project_id: str, clock: Clock) -> None:
         self.url = url
         self._address = address

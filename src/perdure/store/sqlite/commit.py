@@ -1,7 +1,9 @@
 """The door into a SQLite file: groups of transitions, one transaction each.
 
-They are written on the loop itself while that is fast, because a thread hop costs as much as the fsync; a group that would hold
-the loop up, or that meets another process's write lock, goes to the writer thread.
+They are committed on the loop itself while that is fast, because a thread hop costs as much as the fsync. Of a larger group the
+rows are written on the loop, because two threads that both need Python only hinder each other, and made durable in the writer
+thread, which needs none for that. What would hold up the loop even so, or meets another process's write lock, goes to the thread
+whole.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from perdure.store.sqlite.file import SqliteFile
 from perdure.store.sqlite.pace import Pace
 from perdure.store.transitions import Committed, Keep, LeaseLost, Outcome, Rejected, RunExists, Transition
 
-INLINE_BUDGET_SECONDS = 0.004
-"""A group that is expected to take longer than this is committed in the writer thread."""
+LOOP_BUDGET_SECONDS = 0.004
+"""What is expected to take longer than this is done in the writer thread."""
 LOOK_EVERY_SECONDS = 1.0
 """How often to look whether the file is still there, beside the moments that must not be missed."""
 
@@ -36,23 +38,32 @@ class GroupWriter:
 
     async def write(self, transitions: Sequence[Transition]) -> Sequence[Outcome]:
         """Write the group and answer for each of it, as `Store.commit` says."""
-        if self._file.is_writing or (
-            not self._file.is_inline and self._pace.expected(transitions) > INLINE_BUDGET_SECONDS
-        ):
-            return await self._file.write(lambda: self._commit(transitions))
         if self._file.is_inline:
             return self._commit(transitions)
+        if not self._file.is_writing:
+            try:
+                if self._pace.to_commit(transitions) <= LOOP_BUDGET_SECONDS:
+                    return self._file.impatiently(lambda: self._commit(transitions))
+                if self._pace.to_write(transitions) <= LOOP_BUDGET_SECONDS:
+                    return await self._commit_in_halves(transitions)
+            except StoreLocked:
+                pass  # the thread can wait for whoever holds the file
+        return await self._file.write(lambda: self._commit(transitions))
+
+    async def _commit_in_halves(self, transitions: Sequence[Transition]) -> Sequence[Outcome]:
+        """Write the rows on the loop, and have them made durable in the thread."""
+        self._look_at_file(transitions)
         try:
-            return self._file.impatiently(lambda: self._commit(transitions))
-        except StoreLocked:
+            return await self._file.transact_in_halves(lambda: self._write_group(transitions))
+        except StoreError:
+            raise
+        except Exception:  # as in `_commit`, which finds out which of them it was
             return await self._file.write(lambda: self._commit(transitions))
 
     def _commit(self, transitions: Sequence[Transition]) -> list[Outcome]:
         """Write the group in one transaction. If one of it cannot be written, halve it until that one stands alone."""
         started = time.perf_counter()
-        if started > self._look_again_at or any(type(transition.lease) is not Keep for transition in transitions):
-            self._look_again_at = started + LOOK_EVERY_SECONDS
-            self._file.require_same()
+        self._look_at_file(transitions)
         try:
             outcomes = self._file.in_transaction(lambda: self._write_group(transitions))
         except StoreError:
@@ -62,14 +73,23 @@ class GroupWriter:
                 return [Rejected(f"{type(error).__name__}: {error}")]
             middle = len(transitions) // 2
             return [*self._commit(transitions[:middle]), *self._commit(transitions[middle:])]
-        self._pace.took(transitions, time.perf_counter() - started)
+        self._pace.committed(transitions, time.perf_counter() - started)
         return outcomes
 
+    def _look_at_file(self, transitions: Sequence[Transition]) -> None:
+        """See that the file is still there, now and then, and always when a run is taken or let go."""
+        now = time.perf_counter()
+        if now > self._look_again_at or any(type(transition.lease) is not Keep for transition in transitions):
+            self._look_again_at = now + LOOK_EVERY_SECONDS
+            self._file.require_same()
+
     def _write_group(self, transitions: Sequence[Transition]) -> list[Outcome]:
+        started = time.perf_counter()
         moved = self._fence(transitions)
         written = [transition for transition in transitions if transition.run_id in moved]
         for name, bindings in row_writes(self._project, written):
             self._file.execute_each(name, bindings)
+        self._pace.written(transitions, time.perf_counter() - started)
         return [Committed() if transition.run_id in moved else self._refusal(transition) for transition in transitions]
 
     def _fence(self, transitions: Sequence[Transition]) -> set[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar, cast
 
@@ -80,14 +80,14 @@ class SqliteFile:
 
     async def open(self) -> None:
         """Open the file, creating it and bringing its schema up to date; or, if it cannot be written to, for reading."""
-        await self._shielded(self._open)
+        await self._shielded(self._alone(self._open))
 
     async def close(self) -> None:
         """Close both connections and end the thread, also when the caller leaves meanwhile."""
         if self._is_closed or self._process != os.getpid():
             return
         try:
-            await self._shielded(self._close)
+            await self._shielded(self._alone(self._close))
         except asyncio.CancelledError:
             if self._writing:
                 await asyncio.wait(self._writing)
@@ -226,12 +226,24 @@ class SqliteFile:
 
     async def write(self, work: Callable[[], T]) -> T:
         """Use the connection that writes for one thing at a time."""
-        return await self._shielded(work)
+        return await self._shielded(self._alone(work))
 
     async def aside(self, work: Callable[[], T]) -> T:
         """Do what has a connection of its own beside all else."""
         self.require_open()
         return work() if self._threads is None else await asyncio.to_thread(work)
+
+    async def transact_in_halves(self, work: Callable[[], T]) -> T:
+        """Run `work` in a transaction on the loop, at once and without waiting for other processes, and have it made durable
+        in the thread: that is what takes long, and needs no Python."""
+        return await self._shielded(self._halves(work))
+
+    async def _halves(self, work: Callable[[], T]) -> T:
+        async with self._lock:
+            self.require_open()
+            result = self.impatiently(lambda: self._first_half(work))
+            await self._call(self._second_half)
+            return result
 
     def in_transaction(self, work: Callable[[], T]) -> T:
         """Run `work` in a transaction, on the thread on which this is called."""
@@ -242,12 +254,33 @@ class SqliteFile:
                 result = work()
                 self.writer.execute("COMMIT")
             except BaseException as error:
-                if isinstance(error, apsw.Error) and is_fatal(error):
-                    self._failure = translate(error, self.path)
-                if self.writer.in_transaction:
-                    self.writer.execute("ROLLBACK")
+                self._undo(error)
                 raise
             return result
+
+    def _first_half(self, work: Callable[[], T]) -> T:
+        self.require_writable()
+        with translated(self.path):
+            try:
+                self.writer.execute("BEGIN IMMEDIATE")
+                return work()
+            except BaseException as error:
+                self._undo(error)
+                raise
+
+    def _second_half(self) -> None:
+        with translated(self.path):
+            try:
+                self.writer.execute("COMMIT")
+            except BaseException as error:
+                self._undo(error)
+                raise
+
+    def _undo(self, error: BaseException) -> None:
+        if isinstance(error, apsw.Error) and is_fatal(error):
+            self._failure = translate(error, self.path)
+        if self.writer.in_transaction:
+            self.writer.execute("ROLLBACK")
 
     def impatiently(self, work: Callable[[], T]) -> T:
         """Run `work` without waiting for other processes: what they hold raises StoreLocked at once."""
@@ -257,10 +290,10 @@ class SqliteFile:
         finally:
             set_patience(self.writer, BUSY_TIMEOUT_MS / 1_000)
 
-    async def _shielded(self, work: Callable[[], T]) -> T:
-        """Do one thing at a time: what was begun is finished, whoever leaves, before the connections are used again."""
+    async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do what has the connections to itself: once begun it is finished, whoever leaves, before they are used again."""
         # A group would have to be left together with the caller; this one outlives a caller that leaves.
-        writing = asyncio.ensure_future(self._alone(work))  # noqa: TID251
+        writing = asyncio.ensure_future(work)  # noqa: TID251
         self._writing.add(writing)
         writing.add_done_callback(self._writing.discard)
         return await asyncio.shield(writing)

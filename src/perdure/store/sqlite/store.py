@@ -66,6 +66,8 @@ async def open_sqlite(
 class SqliteStore(Lookups):
     """`Store` on one SQLite file."""
 
+    group_size = 125
+
     def __init__(self, url: str, location: Location, *, project_id: str, clock: Clock, inline: bool) -> None:
         self.url = url
         self.path = location.path
