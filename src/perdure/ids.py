@@ -28,6 +28,11 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _MAIN = ("__main__", "__mp_main__")
 
 
+def new_id() -> str:
+    """Return a fresh identity that sorts by the time it was made."""
+    return str(uuid_utils.uuid7())
+
+
 class Chance(Protocol):
     """Where an engine gets its identities and its jitter from. A simulation brings a seeded one."""
 
@@ -43,16 +48,10 @@ class Chance(Protocol):
 class SystemChance:
     """The real one."""
 
-    def new_id(self) -> str:
-        return new_id()
+    new_id = staticmethod(new_id)
 
     def uniform(self, low: float, high: float) -> float:
         return random.uniform(low, high)  # noqa: S311 -- spreads retries and polls, hides nothing
-
-
-def new_id() -> str:
-    """Return a fresh identity that sorts by the time it was made."""
-    return str(uuid_utils.uuid7())
 
 
 def digest_of(content: bytes) -> str:

@@ -10,6 +10,7 @@ import asyncio
 import functools
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, contextmanager, suppress
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -63,36 +64,39 @@ class Actor(Serving):
     has_effects = True
     """Whether it does something that must not be done before the record of its start is durable."""
 
+    # What few attempts come to know is here for all of them until they do.
+
+    stop_reason: str | None = None
+    """Why the engine has told the body to stop, if it has."""
+    has_begun = False
+    """Whether `run` has been entered: a task that is cancelled before that ends without a word."""
+    task: asyncio.Task[Any] | None = None
+    """The task in which `run` runs. Whoever starts it says so."""
+    is_unread = False
+    """Whether nobody reads the stream of the node any more."""
+    unwinding: str | None = None
+    """Why the body is being ended because it waits, if it is."""
+    unwound_from: tuple[str, ...] = ()
+    """What it waited for when it was told so."""
+    wanted_items = False
+    """Whether it could have gone on with items of a stream when it was told so."""
+    _prepared: Task | None = None
+    _started = 0.0
+    _timer: asyncio.TimerHandle | None = None
+    _is_overdue = False
+    _is_over = False
+    _feeds: Mapping[str, StreamFeed] = MappingProxyType({})
+    _emitting: Emission | None = None
+    _is_draining = False
+    _left_seconds: float | None = None
+    """What is left of its time, while it waits for something from outside."""
+    _late: tuple[Exception | None, ...] = ()
+    """What the body came to, if that no longer counts: nothing, or what it raised."""
+
     def __init__(self, driver: Driver, plan: NodePlan, node_type: NodeType[..., Any], attempt: int) -> None:
         super().__init__(driver, plan.node.id, attempt)
         self._plan = plan
         self._type = node_type
-        self.stop_reason: str | None = None
-        """Why the engine has told the body to stop, if it has."""
-        self.has_begun = False
-        """Whether `run` has been entered: a task that is cancelled before that ends without a word."""
-        self.task: asyncio.Task[Any] | None = None
-        """The task in which `run` runs. Whoever starts it says so."""
-        self._prepared: Task | None = None
-        self._started = 0.0
-        self._timer: asyncio.TimerHandle | None = None
-        self._is_overdue = False
-        self._is_over = False
-        self.is_unread = False
-        """Whether nobody reads the stream of the node any more."""
-        self.unwinding: str | None = None
-        """Why the body is being ended because it waits, if it is."""
-        self.unwound_from: tuple[str, ...] = ()
-        """What it waited for when it was told so."""
-        self.wanted_items = False
-        """Whether it could have gone on with items of a stream when it was told so."""
-        self._feeds: Mapping[str, StreamFeed] = {}
-        self._emitting: Emission | None = None
-        self._is_draining = False
-        self._left_seconds: float | None = None
-        """What is left of its time, while it waits for something from outside."""
-        self._late: list[Exception | None] = []
-        """What the body came to, if that no longer counts: nothing, or what it raised."""
 
     async def run(self) -> None:
         """Run the attempt to its end and report to the driver, whatever happens in the body."""
@@ -106,7 +110,7 @@ class Actor(Serving):
             self._report(error)  # if nobody has told it to stop, the body has cancelled itself
         except Exception as error:  # a body may raise anything
             if self._is_told_to_stop and not isinstance(error, AttemptOver):
-                self._late.append(error)
+                self._late += (error,)
             self._report(error)
         else:
             self._is_over = True
@@ -160,7 +164,7 @@ class Actor(Serving):
             if self._timer is not None:
                 self._timer.cancel()
         if self._is_told_to_stop:
-            self._late.append(None)
+            self._late += (None,)
             raise asyncio.CancelledError
         if self.task is not None and self.task.cancelling():
             await self._take_back_cancellations(self.task)
@@ -454,7 +458,7 @@ class Actor(Serving):
         if self._is_over:
             self._driver.result_discarded(self, error)
         else:
-            self._late.append(error)
+            self._late += (error,)
 
     # Time
 

@@ -117,8 +117,7 @@ def take_up(
     steps = {(step.node_id, step.name, step.occurrence): step.result for step in stored.steps}
     driver = Driver(
         projection=Projection(run, stored.nodes, steps, Waits(stored.waits, stored.signals), stored.given),
-        plan=prepared.plan,
-        types=prepared.types,
+        program=prepared.program,
         machinery=machinery,
         base_seq=run.last_seq,
         claim=claim,

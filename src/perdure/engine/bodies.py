@@ -92,9 +92,10 @@ class Bodies:
 
     def launch_held_back(self) -> None:
         """Begin what was held back, if that is possible by now."""
-        held_back, self._held_back = self._held_back, []
-        for actor in held_back:
-            self.launch(actor)
+        if self._held_back:
+            held_back, self._held_back = self._held_back, []
+            for actor in held_back:
+                self.launch(actor)
 
     # Stopping
 

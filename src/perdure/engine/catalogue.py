@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from perdure.engine.programs import Program
 from perdure.errors import JournalDamaged, TypesChanged, TypesMissing, VersionNotFound
 from perdure.graph.declare import NodeType, Workflow, declared_types, declared_workflows
 from perdure.graph.forms import graph_from_json
@@ -54,6 +55,7 @@ class Prepared:
         self.graph = graph
         self.plan = plan
         self.types = types
+        self.program = Program(plan, types)
         self.source: dict[str, str] = version.source
         """Where the node types were declared. An equal graph may have been saved earlier from another place."""
         self.missing = missing

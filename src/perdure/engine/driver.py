@@ -26,14 +26,13 @@ from perdure.engine.machinery import Machinery
 from perdure.engine.obeying import obey
 from perdure.engine.pauses import pause_micros
 from perdure.engine.pending import Pending
+from perdure.engine.programs import Program
 from perdure.engine.returning import Returning
 from perdure.engine.sending import is_too_early
 from perdure.engine.streams import Streams
 from perdure.engine.tenure import Tenure
 from perdure.engine.waiting import Waiting
 from perdure.errors import AttemptOver, PerdureError, RunError, RunNotReadable, StoreError
-from perdure.graph.declare import NodeType
-from perdure.graph.plan import Plan
 from perdure.ids import CommandId, Epoch, NodeId, RunId, Seq
 from perdure.journal import events as e
 from perdure.journal.decide import Decider
@@ -70,8 +69,7 @@ class Driver:
         self,
         *,
         projection: Projection,
-        plan: Plan,
-        types: Mapping[str, NodeType[..., Any]],
+        program: Program,
         machinery: Machinery,
         base_seq: Seq,
         claim: Claim,
@@ -83,6 +81,7 @@ class Driver:
         self.projection = projection
         self.machinery = machinery
         self.run_id: RunId = projection.run.run_id
+        plan = program.plan
         self.decider = Decider(projection, plan, decided=() if created is None else (created,))
         self.decider.hibernate_micros = int(max(0.0, machinery.hibernate_after) * 1_000_000)
         loop = asyncio.get_running_loop()
@@ -106,10 +105,10 @@ class Driver:
         """Why the run was let go although it should move, if it was."""
         self._bodies = Bodies(projection, machinery, on_stopped=self.attempt_stopped)
         self._pending = Pending(self.decider)
-        self.launching = Launching(self, plan, types, self._tenure, self._bodies, self._pending)
+        self.launching = Launching(self, program, self._tenure, self._bodies, self._pending)
         self.streams = Streams(
             plan,
-            types,
+            program.types,
             projection,
             machinery,
             ranges=ranges,
@@ -200,7 +199,8 @@ class Driver:
             return
         self._bodies.launch_held_back()
         self._decide()
-        self._watch_deadline()
+        if self.projection.run.settings.timeout_seconds is not None:
+            self._watch_deadline()
         if self._has_news or not self._tenure.is_kept or self._is_over():
             self.submit()
 
@@ -488,7 +488,8 @@ class Driver:
         self.streams.record_all(self.decider, at=self.machinery.clock.now_micros())
         items, drops, shown = self.streams.take(self.decider)
         portion = self._pending.cut(items, drops)
-        portion.acts[:0] = [functools.partial(outbox.show, batch) for outbox, batch in shown]
+        if shown:
+            portion.acts[:0] = [functools.partial(outbox.show, batch) for outbox, batch in shown]
         # A run that has ended is let go with its end, also if some body has not heard of it: nobody would look after it again.
         has_ended = self.projection.run.status in TERMINAL
         if has_ended or (self._may_release() if self._tenure.is_certain else self._rests()):
@@ -651,7 +652,7 @@ class Driver:
             self.failed(bug)
 
     def _soon(self, work: Callable[[], None]) -> None:
-        self.rested.get_loop().call_soon(self.guarded, work)
+        self.machinery.rounds.soon(self.guarded, work)
 
     def later(self, seconds: float, work: Callable[[], None]) -> asyncio.TimerHandle:
         return self.rested.get_loop().call_later(seconds, self.guarded, work)

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from perdure.dispatch.base import SlotKind, slot_kind
-from perdure.engine.actor import Actor, ClosingActor
-from perdure.engine.asking import AskActor, is_ask
+from perdure.dispatch.base import SlotKind
+from perdure.engine.actor import ClosingActor
 from perdure.engine.bodies import Bodies
-from perdure.engine.mapping import MapActor
 from perdure.engine.pending import Pending
+from perdure.engine.programs import Program
 from perdure.engine.queue import Queue
-from perdure.engine.sending import InputActor, is_input
+from perdure.engine.sending import InputActor
 from perdure.engine.slots import Grant
-from perdure.engine.startnodes import StartActor, StartEachActor, starts_runs
 from perdure.engine.tenure import Tenure
-from perdure.engine.triggering import TriggerActor, is_trigger
+from perdure.engine.triggering import TriggerActor
 from perdure.graph.declare import NodeType
-from perdure.graph.model import INBOX
-from perdure.graph.plan import NodePlan, Plan
 from perdure.ids import NodeId
-from perdure.journal.states import NodeState, NodeStatus, RunStatus
+from perdure.journal.states import NodeStatus, RunStatus
 
 if TYPE_CHECKING:
     from perdure.engine.driver import Driver
@@ -32,21 +27,12 @@ _STARTABLE = frozenset((NodeStatus.SCHEDULED, NodeStatus.SUSPENDED))
 class Launching:
     """Starts what the decider has found ready. It is what waits for slots on behalf of the run."""
 
-    def __init__(
-        self,
-        driver: Driver,
-        plan: Plan,
-        types: Mapping[str, NodeType[..., Any]],
-        tenure: Tenure,
-        bodies: Bodies,
-        pending: Pending,
-    ) -> None:
+    def __init__(self, driver: Driver, program: Program, tenure: Tenure, bodies: Bodies, pending: Pending) -> None:
         self._driver = driver
         self._decider = driver.decider
         self._projection = driver.projection
         self._machinery = driver.machinery
-        self._plan = plan
-        self._types = types
+        self._program = program
         self._tenure = tenure
         self._bodies = bodies
         self._pending = pending
@@ -93,11 +79,11 @@ class Launching:
         self._machinery.slots.forget(self)
 
     def type_of(self, node_id: NodeId) -> NodeType[..., Any]:
-        return self._types[self._plan.nodes[node_id].node.type]
+        return self._program.node(node_id).node_type
 
     def may_trail(self, node_id: NodeId) -> bool:
         """Whether bodies of a node need not wait until what came before them is durable."""
-        policy = self._plan.nodes[node_id].policy
+        policy = self._program.plan.nodes[node_id].policy
         return policy.pure or (self._projection.run.settings.durability != "sync" and not policy.once)
 
     def _is_running(self) -> bool:
@@ -109,7 +95,6 @@ class Launching:
         self._driver.submit()
 
     def _queue_ready(self) -> None:
-        now = self._machinery.clock.now_micros()
         ready = self._decider.ready
         while ready:
             node_id = ready.popleft()
@@ -120,9 +105,9 @@ class Launching:
             delay = 0.0
             if due is not None:
                 # The time was set by the clock of whoever decided it, which may be hours ahead of this one.
-                longest = self._plan.nodes[node_id].policy.backoff.cap.total_seconds()
-                delay = min((due - now) / 1_000_000, longest)
-            self._queue.add(node_id, self._kind_of(node_id), delay_seconds=delay)
+                longest = self._program.plan.nodes[node_id].policy.backoff.cap.total_seconds()
+                delay = min((due - self._machinery.clock.now_micros()) / 1_000_000, longest)
+            self._queue.add(node_id, self._program.node(node_id).kind, delay_seconds=delay)
 
     def _begin_queued(self, kind: SlotKind) -> None:
         queue, machinery = self._queue, self._machinery
@@ -131,22 +116,23 @@ class Launching:
 
     def _begin(self, node_id: NodeId, kind: SlotKind) -> None:
         """Record the start of an attempt; its body begins when that is durable, or at once if it may run early."""
-        if self._projection.status(node_id) not in _STARTABLE:
+        node = self._projection.node(node_id)
+        if node.status not in _STARTABLE:
             self._machinery.slots.release(kind)
             return
-        if self._decider.begins_anew(node_id):
+        program = self._program.node(node_id)
+        if node.stream is not None and self._decider.begins_anew(node_id):
             self._driver.streams.begin_anew(node_id)
-        was_suspended = self._projection.status(node_id) is NodeStatus.SUSPENDED
-        plan = self._plan.nodes[node_id]
-        node_type = self.type_of(node_id)
-        is_fed = plan.node.type == INBOX or is_trigger(node_type)
-        attempt = self._decider.start_attempt(node_id, at=self._machinery.clock.now_micros(), is_trigger=is_fed)
-        actor = _actor_kind(plan, self._projection.node(node_id), node_type)(self._driver, plan, node_type, attempt)
-        if plan.readers:
+        attempt = self._decider.start_attempt(node_id, at=self._machinery.clock.now_micros(), is_trigger=program.is_fed)
+        is_closed = node.stream is not None and node.stream.is_closed
+        actor_type = ClosingActor if is_closed else program.actor
+        actor = actor_type(self._driver, program.plan, program.node_type, attempt)
+        if program.plan.readers:
             actor.is_unread = self._decider.is_unread(node_id)
         self._bodies.add(actor, kind)
         if isinstance(actor, InputActor | TriggerActor):
             self._driver.source_began()
+        was_suspended = node.status is NodeStatus.SUSPENDED
         if not actor.has_effects or (not was_suspended and self._may_run_early(node_id)):
             self._bodies.launch(actor)
         else:
@@ -156,26 +142,6 @@ class Launching:
     def _may_run_early(self, node_id: NodeId) -> bool:
         if not self._tenure.is_certain:
             return False
-        if self._plan.nodes[node_id].flow is not None and self._projection.node(node_id).attempt > 1:
+        if self._program.plan.nodes[node_id].flow is not None and self._projection.node(node_id).attempt > 1:
             return False  # what it has given before is compared with what it gives, or removed: that has to be stored first
         return self.may_trail(node_id)
-
-    def _kind_of(self, node_id: NodeId) -> SlotKind:
-        """Return what kind of place a node needs. One that has to do with streams waits for others that need places themselves:
-        it has its own, and of a mapped one each call has one."""
-        return slot_kind(self.type_of(node_id)) if self._plan.nodes[node_id].flow is None else "free"
-
-
-def _actor_kind(plan: NodePlan, node: NodeState, node_type: NodeType[..., Any]) -> type[Actor]:
-    if node.stream is not None and node.stream.is_closed:
-        return ClosingActor
-    if is_input(plan):
-        return InputActor
-    if is_ask(plan):
-        return AskActor
-    if is_trigger(node_type):
-        return TriggerActor
-    is_mapped = plan.flow is not None and bool(plan.flow.mapped)
-    if starts_runs(plan):
-        return StartEachActor if is_mapped else StartActor
-    return MapActor if is_mapped else Actor

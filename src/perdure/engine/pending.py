@@ -60,16 +60,19 @@ class Pending:
         projection = self._decider.projection
         decided = self._decider.take()
         waits, signals = projection.waits.take_changes()
-        is_branched = any(isinstance(event, e.BranchCreated) for event, _ in decided)
-        changed = (
-            projection.nodes
-            if is_branched
-            else {event.node_id: None for event, _ in decided if isinstance(event, e.NodeEvent)}
-        )
+        changed: dict[NodeId, NodeState] = {}
+        is_branched = False
+        for event, _ in decided:
+            if isinstance(event, e.NodeEvent):
+                changed[event.node_id] = projection.nodes[event.node_id]
+            elif isinstance(event, e.BranchCreated):
+                is_branched = True
+        if is_branched:
+            changed = projection.nodes
         portion = Portion(
             decided=decided,
             run=projection.run,
-            nodes=tuple(projection.nodes[node_id] for node_id in changed),
+            nodes=tuple(changed.values()),
             steps=dict(projection.steps) if is_branched else None,
             past_steps=projection.steps.take_past(),
             blobs=tuple(dict.fromkeys(self.blobs)) if self.blobs else (),

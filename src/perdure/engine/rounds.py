@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class Rounds:
@@ -11,6 +15,7 @@ class Rounds:
     def __init__(self) -> None:
         self._number = 0
         self._is_counting = False
+        self._works: list[tuple[Callable[[Any], None], Any]] = []
 
     def current(self) -> int:
         """Return a number that is the same until whatever is ready to run by now has run."""
@@ -18,6 +23,18 @@ class Rounds:
             self._is_counting = True
             asyncio.get_running_loop().call_soon(self._next)
         return self._number
+
+    def soon(self, act: Callable[[T], None], what: T) -> None:
+        """Have `act` called in the next round, with all else that is to be called then: asking the loop for each costs more than
+        most of it. It must not raise."""
+        if not self._works:
+            asyncio.get_running_loop().call_soon(self._work)
+        self._works.append((act, what))
+
+    def _work(self) -> None:
+        works, self._works = self._works, []
+        for act, what in works:
+            act(what)
 
     def _next(self) -> None:
         self._number += 1

@@ -150,8 +150,7 @@ def begin(
     run = create_run(run_id, created, at=at, branch_id=ROOT_BRANCH, epoch=Epoch(0))
     driver = Driver(
         projection=Projection(run),
-        plan=prepared.plan,
-        types=prepared.types,
+        program=prepared.program,
         machinery=machinery,
         base_seq=Seq(0),
         claim=claim,

@@ -201,6 +201,8 @@ class Streams:
 
     def take(self, decider: Decider) -> tuple[tuple[ItemRow, ...], tuple[ItemDrop, ...], list[tuple[Outbox, Batch]]]:
         """Return the rows that go with what was decided, the streams whose rows are removed, and what is to be shown."""
+        if not (self._rows or self._batches or decider.has_drops):
+            return (), (), []
         rows, self._rows = self._rows, []
         batches, self._batches = self._batches, []
         drops: list[ItemDrop] = []

@@ -107,7 +107,7 @@ class Decider(Forking, Mending, Checkpointing):
         """Start the scheduled attempt of a node, or go on with a suspended one, and return its number."""
         node = self.projection.node(node_id)
         plan = self.plan.nodes[node_id]
-        is_anew = self.begins_anew(node_id)
+        is_anew = node.stream is not None and self.begins_anew(node_id)
         if is_anew:
             assert node.stream is not None, "only a stream begins anew"
             self._drops.append((node, node.stream.checkpointed))

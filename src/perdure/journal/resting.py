@@ -128,6 +128,8 @@ class Resting(Streaming):
 
     def _rest(self, at: int) -> None:
         """Suspend the run if all that is left of it waits: for answers, signals, a time or somebody's word."""
+        if not (self._suspended or self._delayed or self._once_nodes):
+            return
         in_doubt = self._in_doubt()
         if len(in_doubt) + len(self._suspended) + len(self._delayed) < self._live or self._is_left_to_probes():
             return

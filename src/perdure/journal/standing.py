@@ -71,6 +71,11 @@ class Standing:
         decided, self._decided = self._decided, []
         return decided
 
+    @property
+    def has_drops(self) -> bool:
+        """Whether there are entries that nobody needs any more, and that were not taken yet."""
+        return bool(self._drops)
+
     def take_drops(self) -> list[tuple[NodeState, int]]:
         """Return the nodes whose entries nobody needs any more, each from a position on, since the last call."""
         drops, self._drops = self._drops, []

@@ -20,9 +20,11 @@ class Streaming(Standing):
 
     def begins_anew(self, node_id: NodeId) -> bool:
         """Whether what earlier attempts gave after their last checkpoint is of no use: nobody has seen it."""
-        plan, node = self.plan.nodes[node_id], self.projection.node(node_id)
-        is_held = plan.policy.replay == "hold" and plan.flow is not None and not plan.flow.mapped
-        return is_held and node.stream is not None and node.stream.entries > node.stream.checkpointed
+        stream, plan = self.projection.node(node_id).stream, self.plan.nodes[node_id]
+        if stream is None or plan.flow is None:
+            return False
+        is_held = plan.policy.replay == "hold" and not plan.flow.mapped
+        return is_held and stream.entries > stream.checkpointed
 
     def attempt_cancelled(self, node_id: NodeId, attempt: int, *, reason: str, at: int) -> None:
         """The body was told to stop, and did."""

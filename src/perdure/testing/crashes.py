@@ -218,8 +218,8 @@ class CrashingStore(StoreProxy):
 @asynccontextmanager
 async def sqlite_rolls_back(store: Store, transitions: Sequence[Transition]) -> AsyncGenerator[None]:
     """Have SQLite roll back after the last statement, just before COMMIT."""
-    inner: Any = innermost(store)
-    write_group = inner._write_group
+    door: Any = innermost(store)._door
+    write_group = door._write_group
 
     def write_and_die(group: Sequence[Transition]) -> Any:
         outcomes = write_group(group)
@@ -227,8 +227,8 @@ async def sqlite_rolls_back(store: Store, transitions: Sequence[Transition]) -> 
             raise Dead
         return outcomes
 
-    inner._write_group = write_and_die
+    door._write_group = write_and_die
     try:
         yield
     finally:
-        del inner._write_group
+        del door._write_group

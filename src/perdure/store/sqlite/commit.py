@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 from perdure.clock import Clock
 from perdure.errors import StoreError, StoreLocked
 from perdure.store.sqlite.bindings import fencing, row_writes
 from perdure.store.sqlite.file import SqliteFile
-from perdure.store.sqlite.pace import Pace
+from perdure.store.sqlite.pace import Pace, rows_of
 from perdure.store.transitions import Committed, Keep, LeaseLost, Outcome, Rejected, RunExists, Transition
 
 LOOP_BUDGET_SECONDS = 0.004
@@ -41,10 +41,11 @@ class GroupWriter:
         if self._file.is_inline:
             return self._commit(transitions)
         if not self._file.is_writing:
+            rows = rows_of(transitions)
             try:
-                if self._pace.to_commit(transitions) <= LOOP_BUDGET_SECONDS:
+                if self._pace.to_commit(rows) <= LOOP_BUDGET_SECONDS:
                     return self._file.impatiently(lambda: self._commit(transitions))
-                if self._pace.to_write(transitions) <= LOOP_BUDGET_SECONDS:
+                if self._pace.to_write(rows) <= LOOP_BUDGET_SECONDS:
                     return await self._commit_in_halves(transitions)
             except StoreLocked:
                 pass  # the thread can wait for whoever holds the file
@@ -73,7 +74,7 @@ class GroupWriter:
                 return [Rejected(f"{type(error).__name__}: {error}")]
             middle = len(transitions) // 2
             return [*self._commit(transitions[:middle]), *self._commit(transitions[middle:])]
-        self._pace.committed(transitions, time.perf_counter() - started)
+        self._pace.committed(rows_of(transitions), time.perf_counter() - started)
         return outcomes
 
     def _look_at_file(self, transitions: Sequence[Transition]) -> None:
@@ -89,7 +90,7 @@ class GroupWriter:
         written = [transition for transition in transitions if transition.run_id in moved]
         for name, bindings in row_writes(self._project, written):
             self._file.execute_each(name, bindings)
-        self._pace.written(transitions, time.perf_counter() - started)
+        self._pace.written(rows_of(transitions), time.perf_counter() - started)
         return [Committed() if transition.run_id in moved else self._refusal(transition) for transition in transitions]
 
     def _fence(self, transitions: Sequence[Transition]) -> set[str]:
@@ -100,9 +101,7 @@ class GroupWriter:
             name, binding = fencing(self._project, transition, boot_id=self._boot_id, now=now)
             statements.setdefault(name, []).append(binding)
         return {
-            cast("str", run_id)
-            for name, bindings in statements.items()
-            for (run_id,) in self._file.execute_each(name, bindings)
+            run_id for name, bindings in statements.items() for (run_id,) in self._file.execute_each(name, bindings)
         }
 
     def _refusal(self, transition: Transition) -> Outcome:

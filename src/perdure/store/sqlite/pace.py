@@ -10,6 +10,7 @@ FEW_ROWS = 10
 """What so few rows cost is the commit itself."""
 WEIGHT = 0.1
 """How much the latest one counts."""
+PAGE_BYTES = 4_096
 
 
 class Pace:
@@ -20,29 +21,30 @@ class Pace:
         self._per_row = 0.000_010
         self._per_row_written = 0.000_004
 
-    def to_commit(self, transitions: Sequence[Transition]) -> float:
-        """Return how long it will take until the transitions are durable."""
-        return self._per_commit + self._per_row * _size(transitions)
+    def to_commit(self, rows: int) -> float:
+        """Return how long it will take until so many rows are durable."""
+        return self._per_commit + self._per_row * rows
 
-    def to_write(self, transitions: Sequence[Transition]) -> float:
-        """Return how long it will take to write their rows, which are not durable by that."""
-        return self._per_row_written * _size(transitions)
+    def to_write(self, rows: int) -> float:
+        """Return how long it will take to write so many rows, which are not durable by that."""
+        return self._per_row_written * rows
 
-    def committed(self, transitions: Sequence[Transition], seconds: float) -> None:
-        size = _size(transitions)
-        if size <= FEW_ROWS:
+    def committed(self, rows: int, seconds: float) -> None:
+        if rows <= FEW_ROWS:
             self._per_commit += (seconds - self._per_commit) * WEIGHT
         else:
-            self._per_row += (max(seconds - self._per_commit, 0.0) / size - self._per_row) * WEIGHT
+            self._per_row += (max(seconds - self._per_commit, 0.0) / rows - self._per_row) * WEIGHT
 
-    def written(self, transitions: Sequence[Transition], seconds: float) -> None:
-        if (size := _size(transitions)) > FEW_ROWS:
-            self._per_row_written += (seconds / size - self._per_row_written) * WEIGHT
+    def written(self, rows: int, seconds: float) -> None:
+        if rows > FEW_ROWS:
+            self._per_row_written += (seconds / rows - self._per_row_written) * WEIGHT
 
 
-def _size(transitions: Sequence[Transition]) -> int:
+def rows_of(transitions: Sequence[Transition]) -> int:
     """Count rows. Those of streams are long, and count by the page."""
-    return sum(
-        1 + len(transition.events) + len(transition.nodes) + sum(1 + len(row.items) // 4096 for row in transition.items)
-        for transition in transitions
-    )
+    rows = len(transitions)
+    for transition in transitions:
+        rows += len(transition.events) + len(transition.nodes)
+        for items in transition.items:
+            rows += 1 + len(items.items) // PAGE_BYTES
+    return rows
