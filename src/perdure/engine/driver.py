@@ -599,6 +599,14 @@ class Driver:
         if not is_held_back:
             self.machinery.committer.submit(self, urgent=waited_for)
 
+    def submit_shortly(self) -> None:
+        """Have what was decided committed in a moment: with what follows from it, if that comes at once."""
+        self._soon(lambda: self._soon(self._submit_news))
+
+    def _submit_news(self) -> None:
+        if not self._is_gone and self._has_news:
+            self.submit()
+
     def _act(self) -> None:
         """Do what was to be done once everything before it is durable."""
         acts, self._in_flight = self._in_flight, []

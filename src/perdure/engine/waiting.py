@@ -48,6 +48,8 @@ ROOM_SECONDS = 0.25
 """How often to look whether what could not be ended at once for others who wait for its place can be by then."""
 CLOCK_SECONDS = 10.0
 """How often to look at the time of day while it is waited for: it may be set, and it goes on while the machine sleeps."""
+ROUNDS_FOR_OTHERS = 3
+"""For so many rounds of the loop a body that is about to be ended because it waits may come to what else it waits for at once."""
 REPLAY_SECONDS = 5.0
 """How long a body that runs again may take to ask for what it has waited for before it waits for something else, and how long
 one that was given something may work with it beside another wait: it may do several things at once."""
@@ -149,7 +151,11 @@ class Waiting:
             await self._recall(actor, scope, wanted)
             wait = self._open(actor, wanted, name, value, blobs)
             with actor.recall.asking(wait.wait_id):
-                await self._driver.stored()
+                if self._is_cold(wait):  # it is recorded together with the suspension that follows on its heels
+                    for _ in range(ROUNDS_FOR_OTHERS):
+                        await asyncio.sleep(0)
+                else:
+                    await self._driver.stored()
             wait = self._waits.get(wait.wait_id) or wait
         if wait.status is WaitStatus.OPEN:
             wait = await self._settled(actor, wait)
@@ -167,19 +173,25 @@ class Waiting:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._futures.setdefault(wait.wait_id, []).append(future)
         with actor.waiting_for(wait):
-            is_for_memory = self._hibernate_after > 0 and not self._machinery.is_crowded()
-            is_over_at_once = wait.kind is WaitKind.SUSPEND or not (is_for_memory or self._is_soon(wait))
-            if is_over_at_once and actor.only_waits and not self._is_coming_back(actor):
+            if self._is_cold(wait) and actor.only_waits and not self._is_coming_back(actor):
                 self.unwind(actor, (wait.question.prompt if wait.question is not None else "") or "it waits")
             else:
                 self._seen[actor] = self._stand(self._decider.projection.node(actor.node_id).last_seq)
                 self._seen_run = self._stand(self._decider.projection.run.last_seq)
                 self._machinery.warmth.add(self)
                 self.look_later()
+            self._driver.submit_shortly()
             await future
         settled = self._waits.get(wait.wait_id)
         assert settled is not None, "a wait whose node is current stays known"
         return settled
+
+    def _is_cold(self, wait: WaitState) -> bool:
+        """Whether nothing stays in memory for the sake of a wait, not even for a moment."""
+        if wait.kind is WaitKind.SUSPEND:
+            return True
+        is_for_memory = self._hibernate_after > 0 and not self._machinery.is_crowded()
+        return not (is_for_memory or self._is_soon(wait))
 
     async def _recall(self, actor: Actor, scope: str, wanted: WaitFor) -> None:
         """Let a body that runs again get to what it has waited for before it waits for anything else."""
