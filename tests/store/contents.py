@@ -17,6 +17,7 @@ _POSTGRES_SCHEMA = (
     " WHERE table_schema = 'public'",
     "SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = 'public'",
     "SELECT viewname, definition FROM pg_views WHERE schemaname = 'public'",
+    "SELECT proname, prosrc FROM pg_proc WHERE pronamespace = 'public'::regnamespace",
 )
 _SQLITE_TABLES = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
 

@@ -167,6 +167,8 @@ async def import_run(
     except Refused as error:
         raise BundleDamaged(source.place, f"the database will not have a record of it ({error})") from error
     if not is_new and not await _is_there(store, chosen, checked):
+        if not from_archive and await store.load_archive(chosen) is not None:
+            raise RunArchived(chosen)
         raise ImportConflict(chosen, "came meanwhile")
     return _imported(checked, chosen, version.version, is_new=is_new, is_paused=is_new and rests)
 

@@ -69,7 +69,10 @@ SELECT run_id FROM moved;
 --            somebody else holds is left out, so that one locked run makes no other wait; `look_up` tells which these were. Not
 --            stronger than NO KEY UPDATE: a command may arrive for the run meanwhile.
 --   created  comes after the locks and in the order of run_id, so that two groups never wait for each other in a circle. What is
---            in the archive is not created again.
+--            in the archive is not created again. That is asked twice: who has removed a run while this statement waited, or
+--            since it began, has put it into the archive where this statement cannot see it, and `require_unarchived` can. (It
+--            cannot where the database isolates transactions more strictly by default. There the statement still sees the row
+--            that was removed, and `branched`, whose rows refer to it, is told to try again.)
 --   emptied  removes what was there before the statement, in no order with what `filled` adds. That is why a stream that is
 --            dropped gets nothing by the same transition (`drop_rows`). Rows are looked up stream by stream and then removed by
 --            their place, which leaves the planner no choice: this table is often empty when it is analysed, and from then on a
@@ -216,7 +219,8 @@ WITH moves AS (
       FROM jsonb_array_elements($14::jsonb) AS c
      WHERE (c->>0 IN (SELECT run_id FROM written)) IS TRUE
 )
-SELECT run_id FROM written;
+SELECT run_id FROM written
+ WHERE (SELECT require_unarchived($1, array_agg(run_id)) FROM created HAVING count(*) > 0) IS NOT FALSE;
 
 -- name: look_up
 -- What became of transitions that were not written: which event stands where the first one of each would, which tells whether it

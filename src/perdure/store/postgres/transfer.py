@@ -38,6 +38,10 @@ _STATEMENTS: Mapping[Kind, tuple[str, Callable[[tuple[str, ...], Sequence[Any]],
 """By kind: the statement that writes such records, and the rows that it takes."""
 
 
+class _ArchivedMeanwhile(Exception):
+    """A run with the same id has just left for the archive: nothing is to be written."""
+
+
 async def read_records(
     lane: Lane, where: str, project_id: str, run_ids: Sequence[RunId]
 ) -> AsyncGenerator[list[Record], None]:
@@ -83,6 +87,8 @@ async def write_records(
     try:
         async with lane.session() as session, session.transaction("begin_whole"):
             return await _write(session, project_id, pages, from_archive=from_archive, instead_of=instead_of)
+    except _ArchivedMeanwhile:
+        return False
     except (PerdureError, Refused, asyncio.CancelledError):
         raise
     except Exception as error:  # whatever the driver raises is judged here
@@ -136,8 +142,12 @@ async def _write(
             except (UnicodeError, ValueError) as error:
                 raise Refused(f"{type(error).__name__}: {error}") from error
             written = await session.write(statement, project, document)
-            if kind is Kind.RUN and not written:
-                return False
+            if kind is Kind.RUN:
+                if not written:
+                    return False
+                # A statement of its own: who has removed a run of this id while the last one waited is seen only now.
+                if await session.rows("load_archive", project_id, *key):
+                    raise _ArchivedMeanwhile
             for at in deletions_in(records):
                 await session.rows("add_deletion", project_id, *key, at)
     return True
