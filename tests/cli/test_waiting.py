@@ -243,12 +243,14 @@ def test_a_signal_that_came_before_is_taken(flow: Cli):
     sent = flow("signal", "r1", "paid", "7", "--id", "payment-1")
     output, _ = staying.communicate(timeout=30)
     late = flow("signal", "r1", "paid", "8")
+    again = flow("signal", "r1", "paid", "7", "--id", "payment-1")
 
     assert sent.stdout == "signal paid sent to run r1\n"
     assert "run received signal 'paid': 7" in output
     assert output.splitlines()[-1] == "7"
     assert late.returncode == 2
-    assert "Run r1 is completed: nobody will take the signal." in late.stderr
+    assert "Run 'r1' has ended: it is completed. Signal 'paid' was not sent: nobody would take it." in late.stderr
+    assert (again.returncode, again.stdout) == (0, sent.stdout)
 
 
 def test_signals_are_kept_until_somebody_waits_and_count_once(flow: Cli):

@@ -383,6 +383,49 @@ async def test_signals_are_read_in_the_order_in_which_they_came(store: Store) ->
     assert (await loaded(store, draft)).signals == tuple(came)
 
 
+async def test_a_command_is_taken_back_if_its_run_had_ended(store: Store) -> None:
+    draft = await begin(store)
+    told = Command(command_id=CommandId("signal/s"), run_id=draft.run_id, kind="signal")
+    assert await store.add_command(told)
+
+    assert not await store.withdraw_command(draft.run_id, told.command_id), "it moves"
+    draft.complete_node("step0").end()
+    assert await commit(store, draft.transition()) == [Committed()]
+    assert not await store.withdraw_command(RunId("another"), told.command_id)
+    assert not await store.withdraw_command(draft.run_id, CommandId("signal/other"))
+    assert await store.withdraw_command(draft.run_id, told.command_id)
+
+    assert not await store.withdraw_command(draft.run_id, told.command_id)
+    assert await store.load_command(draft.run_id, told.command_id) is None
+    assert (await loaded(store, draft)).commands == ()
+
+
+@pytest.mark.parametrize("kind", ["retry", "jump", "restore"])
+async def test_a_command_stays_if_its_run_is_to_go_on(store: Store, kind: str) -> None:
+    draft = await begin(store)
+    draft.complete_node("step0").end()
+    assert await commit(store, draft.transition()) == [Committed()]
+    told = Command(command_id=CommandId("signal/s"), run_id=draft.run_id, kind="signal")
+    assert await store.add_command(told)
+    assert await store.add_command(Command(command_id=CommandId("again"), run_id=draft.run_id, kind=kind))
+
+    assert not await store.withdraw_command(draft.run_id, told.command_id)
+
+    assert await store.load_command(draft.run_id, told.command_id) is not None
+
+
+async def test_a_command_stays_that_was_taken_up(store: Store) -> None:
+    draft = await begin(store)
+    told = Command(command_id=CommandId("signal/s"), run_id=draft.run_id, kind="signal")
+    assert await store.add_command(told)
+    ended = draft.complete_node("step0").end().transition(commands=[told.command_id])
+    assert await commit(store, ended) == [Committed()]
+
+    assert not await store.withdraw_command(draft.run_id, told.command_id)
+
+    assert await store.load_command(draft.run_id, told.command_id) is not None
+
+
 @both_ways
 async def test_what_is_offered_again_was_written_once(store: Store, url: str, offered: Offered) -> None:
     draft = await begin(store)

@@ -87,14 +87,13 @@ def signal_command(run: str, name: str, value: str | None, signal_id: str | None
 
 
 async def _signal(run: str, name: str, value: Any, signal_id: str | None, place: Place) -> tuple[RunId, bool]:
-    """Send the signal; return to which run, and whether some engine is running that may go on with it."""
+    """Send the signal; return to which run, and whether nobody has to see to it that it goes on."""
     async with Engine(place.url, workflows=(), recover=False) as engine:  # without workflows it cannot drive the run
         run_id = await find_run(engine.store, run)
         target: Run[Any] = await engine.get(run_id)
-        if (status := await target.status()) in TERMINAL:
-            raise click.UsageError(f"Run {plain(run_id)} is {status.value}: nobody will take the signal.")
         await target.signal(name, value, id=signal_id)
-        return run_id, bool(await living_engines(engine.store) - {engine.engine_id})
+        has_ended = await target.status() in TERMINAL  # so that it has heard the signal before
+        return run_id, has_ended or bool(await living_engines(engine.store) - {engine.engine_id})
 
 
 async def _send(run: str, name: str, items: tuple[str, ...], item_id: str | None, close: bool, place: Place) -> RunId:

@@ -22,12 +22,22 @@ from perdure.errors import (
     AnswerRefused,
     CommandIdTaken,
     NotInDoubt,
+    RunEnded,
     WaitNotFound,
 )
 from perdure.graph.model import Graph
 from perdure.graph.questions import text
 from perdure.ids import ROOT_BRANCH, CommandId, RunId
-from perdure.journal.states import TERMINAL, NodeState, NodeStatus, RunState, WaitKind, WaitState, WaitStatus
+from perdure.journal.states import (
+    TERMINAL,
+    NodeState,
+    NodeStatus,
+    RunState,
+    RunStatus,
+    WaitKind,
+    WaitState,
+    WaitStatus,
+)
 from perdure.store.shapes import Command, StoredRun
 
 if TYPE_CHECKING:
@@ -138,16 +148,26 @@ class Told:
         await self._settle(run, wait, plain, by=by, answer_id=answer_id)
 
     async def signal(self, name: str, value: Any = None, *, id: str | None = None) -> None:  # noqa: A002 -- as people say it
-        """Send a signal. A node that waits for one of this name gets it; if none does, it is kept until one does.
+        """Send a signal. A node that waits for one of this name gets it; if none does, it is kept until one does, also if the run
+        ends meanwhile and goes on later.
 
-        The same `id` twice has no effect.
+        The same `id` twice has no effect. Raises RunEnded if the run has ended before it could hear the signal: nothing comes of
+        it then.
         """
         if not text(name, "the name of a signal"):
             raise ValueError("a signal needs a name")
-        encoded, blobs = await self._engine.values.pack(value, where=f"signal {name!r}")
         signal_id = id or self._engine.chance.new_id()
+        command_id = CommandId(f"signal/{signal_id}")
+        status = (await self.state()).status
+        if status in TERMINAL and not await self._is_told(command_id):
+            raise _not_sent(self.run_id, status, name)
+        encoded, blobs = await self._engine.values.pack(value, where=f"signal {name!r}")
         signal = Signal(signal_id=storable(signal_id), name=storable(name), value=bytes(encoded).decode(), blobs=blobs)
-        await self._command("signal", msgspec.to_builtins(signal), f"signal/{signal_id}")
+        if await self._engine.store.add_command(self._worded("signal", msgspec.to_builtins(signal), command_id)):
+            status = (await self.state()).status
+            if status in TERMINAL and await self._engine.store.withdraw_command(self.run_id, command_id):
+                raise _not_sent(self.run_id, status, name)
+        await self._engine.commanded(self.run_id)
 
     async def _question(self, wait_id: str) -> WaitState:
         found = await self._engine.store.load_wait(wait_id)
@@ -169,7 +189,7 @@ class Told:
         command = answer_command(self.run_id, answer, at=self._engine.clock.now_micros())
         is_open = wait.status is WaitStatus.OPEN and run.status not in TERMINAL
         # Also if it looks answered: if it was by the same answer, nothing is wrong.
-        is_told = answer_id is not None and not is_open and await self._is_told(command)
+        is_told = answer_id is not None and not is_open and await self._is_told(command.command_id)
         try:
             is_there = not await self._engine.store.add_command(command) if is_open or is_told else False
         except CommandIdTaken:
@@ -178,8 +198,8 @@ class Told:
             raise AnsweredAlready(self.run_id, wait.wait_id, _how(run, wait))
         await self._engine.commanded(self.run_id)
 
-    async def _is_told(self, command: Command) -> bool:
-        return await self._engine.store.load_command(self.run_id, command.command_id) is not None
+    async def _is_told(self, command_id: CommandId) -> bool:
+        return await self._engine.store.load_command(self.run_id, command_id) is not None
 
     # Doubt
 
@@ -244,6 +264,10 @@ class Told:
             payload=payload,
             created_at=self._engine.clock.now_micros(),
         )
+
+
+def _not_sent(run_id: RunId, status: RunStatus, signal: str) -> RunEnded:
+    return RunEnded(run_id, status.value, f"Signal {signal!r} was not sent: nobody would take it.")
 
 
 def _how(run: RunState, wait: WaitState) -> str:

@@ -271,6 +271,11 @@ class Store(Protocol):
         """Return what a run was told under this id, whether or not anybody has taken it up; None if nothing was."""
         ...
 
+    async def withdraw_command(self, run_id: RunId, command_id: CommandId) -> bool:
+        """Take back a command that has come when its run had ended, so that nothing ever comes of it. False, and it stays, if it
+        was taken up, or the run moves, or somebody wants it to go on."""
+        ...
+
     async def latest_commands(
         self, run_id: RunId, *, before: tuple[int, str] = NEWEST, limit: int
     ) -> Sequence[Command]:

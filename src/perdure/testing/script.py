@@ -14,7 +14,7 @@ import msgspec
 from perdure.engine.inputs import stream_inputs
 from perdure.engine.interactions import Interaction
 from perdure.engine.run import Run
-from perdure.errors import AnsweredAlready, InputClosed, WaitNotFound
+from perdure.errors import AnsweredAlready, InputClosed, RunEnded, WaitNotFound
 from perdure.graph.declare import NodeType
 from perdure.journal.states import TERMINAL, WaitKind
 
@@ -99,7 +99,8 @@ class Actor:
     async def _signal(self, run: Run[Any], signal: Signal) -> bool:
         if self._was_said(run, signal.id):
             return False
-        await run.signal(signal.name, signal.value, id=f"{run.run_id}/{signal.id}")
+        with suppress(RunEnded):  # it has ended in this very moment
+            await run.signal(signal.name, signal.value, id=f"{run.run_id}/{signal.id}")
         return self._say(run, signal.id)
 
     async def _send(self, run: Run[Any], sending: Sending) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from perdure.dispatch.context import Context
 from perdure.engine.engine import Engine
 from perdure.engine.run import Run
-from perdure.errors import AnsweredAlready, CursorRegressed, InputClosed, WaitNotFound
+from perdure.errors import AnsweredAlready, CursorRegressed, InputClosed, RunEnded, WaitNotFound
 from perdure.graph.asking import ask
 from perdure.graph.declare import Stream, node, workflow
 from perdure.graph.inbox import inbox
@@ -49,10 +49,11 @@ async def answering(run: Run[Any]) -> None:
 
 
 async def signalling(run: Run[Any]) -> None:
-    """Send two signals of each name."""
-    for name in ("go", "stop"):
-        for number in (1, 2):
-            await run.signal(name, number, id=f"{name} {number}")
+    """Send two signals of each name, as long as the run hears them."""
+    with suppress(RunEnded):
+        for name in ("go", "stop"):
+            for number in (1, 2):
+                await run.signal(name, number, id=f"{name} {number}")
 
 
 async def resuming(run: Run[Any]) -> None:

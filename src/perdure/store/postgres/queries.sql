@@ -532,6 +532,21 @@ RETURNING command_id;
 SELECT command_id, run_id, kind, payload, created_at
   FROM run_commands WHERE project_id = $1 AND run_id = $2 AND command_id = $3;
 
+-- name: lock_ended
+-- A run that has ended: nobody can tell it anything from here on, nor take it up.
+SELECT run_id FROM run_state
+ WHERE project_id = $1 AND run_id = $2 AND status IN ('completed', 'failed', 'cancelled') AND owner IS NULL
+   FOR UPDATE;
+
+-- name: withdraw_command
+-- Nothing is to come of a command for a run that is locked so, unless somebody wants that to go on. A statement of its own: it sees
+-- what was told before the lock.
+DELETE FROM run_commands
+ WHERE project_id = $1 AND run_id = $2 AND command_id = $3 AND taken_seq IS NULL
+   AND NOT EXISTS (SELECT FROM run_commands AS c
+                    WHERE c.project_id = $1 AND c.run_id = $2 AND c.taken_seq IS NULL AND c.kind IN ('retry', 'jump', 'restore'))
+RETURNING command_id;
+
 -- name: hold_end
 -- The commands that must not come after another one wait here until it is known whether it came first; they do not wait for each
 -- other. A statement of its own: the next one sees what the last holder wrote.

@@ -352,6 +352,20 @@ class PostgresStore(Lookups):
             self._tell()
         return is_added
 
+    async def withdraw_command(self, run_id: RunId, command_id: CommandId) -> bool:
+        key, tries = (self._project, run_id, command_id), 0
+
+        async def withdraw(session: Session) -> bool:
+            nonlocal tries
+            tries += 1
+            async with session.transaction("begin_whole"):
+                if await session.rows("lock_ended", *key[:2]) and await session.rows("withdraw_command", *key):
+                    return True
+            # The answer to an earlier try may have been lost: then it is gone because of that one.
+            return tries > 1 and not await session.rows("load_command", *key)
+
+        return await self._caller.call(self._readers, withdraw)
+
     async def pending_commands(self, owner: EngineId) -> Sequence[Command]:
         return [rows.command_of(row) for row in await self._rows("pending_commands", owner, COMMANDS_PER_RUN)]
 

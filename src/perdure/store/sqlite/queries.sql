@@ -384,6 +384,15 @@ ON CONFLICT (project_id, run_id, command_id) DO NOTHING;
 SELECT command_id, run_id, kind, payload, created_at
   FROM run_commands WHERE project_id = ? AND run_id = ? AND command_id = ?;
 
+-- name: withdraw_command
+-- Nothing is to come of a command for a run that has ended, unless somebody wants that to go on.
+DELETE FROM run_commands
+ WHERE project_id = ?1 AND run_id = ?2 AND command_id = ?3 AND taken_seq IS NULL
+   AND EXISTS (SELECT 1 FROM run_state AS r
+                WHERE r.project_id = ?1 AND r.run_id = ?2 AND r.status IN ('completed', 'failed', 'cancelled') AND r.owner IS NULL)
+   AND NOT EXISTS (SELECT 1 FROM run_commands AS c
+                    WHERE c.project_id = ?1 AND c.run_id = ?2 AND c.taken_seq IS NULL AND c.kind IN ('retry', 'jump', 'restore'));
+
 -- name: addressed_runs
 -- Which runs of one engine have been asked to do something. They are found by leaps, as in find_claimable.
 WITH RECURSIVE addressed (run_id) AS (

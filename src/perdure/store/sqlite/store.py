@@ -312,6 +312,9 @@ class SqliteStore(Lookups):
         except apsw.ConstraintError as error:
             raise RunNotFound(command.run_id) from error
 
+    async def withdraw_command(self, run_id: RunId, command_id: CommandId) -> bool:
+        return bool(await self._file.change("withdraw_command", (self._project, run_id, command_id)))
+
     async def pending_commands(self, owner: EngineId) -> Sequence[Command]:
         return await self._file.read(lambda: self._reading.pending_commands(owner))
 
