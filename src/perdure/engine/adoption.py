@@ -116,7 +116,9 @@ def take_up(
     run = stored.run
     steps = {(step.node_id, step.name, step.occurrence): step.result for step in stored.steps}
     driver = Driver(
-        projection=Projection(run, stored.nodes, steps, Waits(stored.waits, stored.signals), stored.given),
+        projection=Projection(
+            run, stored.nodes, steps, Waits(stored.waits, stored.signals), stored.given, stored.last_branch
+        ),
         program=prepared.program,
         machinery=machinery,
         base_seq=run.last_seq,

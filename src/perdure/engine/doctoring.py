@@ -262,7 +262,7 @@ class Doctor(Examiner):
         assert folded is not None, "there is no treatment without a log"
         assert stored is not None, "nor without rows"
         assert examined.plan is not None, "nor without a graph"
-        seq, epoch = folded.run.last_seq, folded.run.epoch
+        seq, epoch, branch_id = folded.run.last_seq, folded.run.epoch, folded.run.branch_id
         decider = Decider(folded, examined.plan)
         at = self._clock.now_micros()
         engine_id = self._engine_id()
@@ -275,7 +275,7 @@ class Doctor(Examiner):
         )
         decider.conclude(at=at)
         portion = Pending(decider).cut()
-        recorded = numbered(portion, seq, epoch, self._chance.new_id)
+        recorded = numbered(portion, seq, epoch, branch_id, self._chance.new_id)
         return Transition(
             run_id=row.run_id,
             epoch=row.epoch,

@@ -8,8 +8,9 @@ from perdure.graph.model import Graph
 from perdure.graph.ordering import nodes_in_order
 from perdure.ids import RunId, Seq
 from perdure.journal.compare import Difference, Side, compare
-from perdure.journal.events import Recorded
+from perdure.journal.events import BranchActivated, Recorded
 from perdure.journal.projection import Projection, fold
+from perdure.journal.states import BranchState
 from perdure.store.base import Store
 from perdure.store.shapes import StoredRun
 
@@ -45,12 +46,21 @@ async def end_of_branch(store: Store, run_id: RunId, branch: int) -> Seq:
     created = {int(found.branch_id): found for found in await store.list_branches(run_id)}
     if branch not in created:
         raise PlaceNotFound(run_id, f"no branch {branch}: it has {', '.join(map(str, created))}")
-    left = created.get(
-        min((number for number in created if number > branch), default=0)
-    )  # repairs may leave numbers out
-    if left is None or left.cut is None:
-        return state.last_seq
-    return Seq(left.seq - 1) if left.restored else left.cut
+    if not await _was_on(store, run_id, created[branch]):
+        raise PlaceNotFound(run_id, f"no branch {branch}: it was created, and the run never went on on it")
+    for number in sorted(number for number in created if number > branch):  # some may be left out, and some never used
+        left = created[number]
+        if left.cut is not None and await _was_on(store, run_id, left):
+            return Seq(left.seq - 1) if left.restored else left.cut
+    return state.last_seq
+
+
+async def _was_on(store: Store, run_id: RunId, branch: BranchState) -> bool:
+    """Whether the run went on on a branch: that is recorded as soon as it is created."""
+    if branch.parent is None:
+        return True
+    after = await store.load_events(run_id, after=branch.seq, limit=1)
+    return bool(after) and after[0].event == BranchActivated(branch_id=branch.branch_id)
 
 
 async def log_until(store: Store, run_id: RunId, seq: Seq) -> list[Recorded]:
@@ -84,4 +94,5 @@ def _stored(projection: Projection) -> StoredRun:
         waits=tuple(projection.waits),
         signals=tuple(projection.waits.signals),
         given=projection.given,
+        last_branch=projection.last_branch,
     )

@@ -14,7 +14,7 @@ from perdure.graph.plan import Plan
 from perdure.ids import CommandId, NodeId, RunId, Seq
 from perdure.journal.events import Recorded
 from perdure.journal.projection import Projection, fold
-from perdure.journal.restoring import ABOUT_TO_BRANCH, Past, cone_of_restore, happened_since, needed_streams
+from perdure.journal.restoring import Past, cone_of_restore, happened_since, is_about_to_branch, needed_streams
 from perdure.journal.states import MOVING
 from perdure.store.base import Store
 from perdure.store.shapes import ItemRange, StoredRun
@@ -51,8 +51,10 @@ async def load_returnings(store: Store, stored: StoredRun, plan: Plan) -> Mappin
 async def load_past(store: Store, run_id: RunId, seq: Seq) -> Past:
     """Return a place of a run's log, and what has become of the run since."""
     log = await log_until(store, run_id, seq)
-    then, is_going_back = fold(run_id, log), isinstance(log[-1].event, ABOUT_TO_BRANCH)
-    begun, fed = happened_since(await _log_after(store, run_id, seq))
+    since = await _log_after(store, run_id, seq)
+    then = fold(run_id, log)
+    is_going_back = is_about_to_branch(log[-1].event, since[0].event if since else None)
+    begun, fed = happened_since(since)
     ranges = await store.load_ranges(run_id) if any(node.stream for node in then.nodes.values()) else ()
     return Past(then=then, kept=_kept(then, ranges), begun=begun, fed=fed, is_going_back=is_going_back)
 

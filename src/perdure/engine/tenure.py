@@ -19,10 +19,11 @@ from perdure.store.transitions import Claim, Keep, LeaseChange, Release, StepRow
 class Tenure:
     """Begins with a claim, which the first transition writes, and ends with the transition that lets the run go."""
 
-    def __init__(self, claim: Claim, *, base_seq: Seq, seen_epoch: Epoch) -> None:
+    def __init__(self, claim: Claim, *, base_seq: Seq, seen_epoch: Epoch, seen_branch: BranchId) -> None:
         self._lease: LeaseChange = claim
         self._seq = base_seq
         self._epoch = seen_epoch
+        self._branch_id = seen_branch
         self._run: RunState | None = None
         """The run as the last commit left it, unless that is not known."""
 
@@ -45,7 +46,7 @@ class Tenure:
 
     def transition(self, portion: Portion, new_id: Callable[[], str]) -> Transition:
         """Return what takes the run from where it is durable to where a portion of decisions leaves it."""
-        recorded = numbered(portion, self._seq, self._epoch, new_id)
+        recorded = numbered(portion, self._seq, self._epoch, self._branch_id, new_id)
         return Transition(
             run_id=portion.run.run_id,
             epoch=self._epoch,
@@ -72,6 +73,7 @@ class Tenure:
         self._run = transition.run
         self._seq = transition.run.last_seq
         self._epoch = transition.run.epoch
+        self._branch_id = transition.run.branch_id
         lease = transition.lease
         if isinstance(lease, Claim):
             self._lease = Keep()
@@ -83,11 +85,12 @@ class Tenure:
         return self._run is not None and msgspec.structs.replace(self._run, last_seq=after.last_seq) == after
 
 
-def numbered(portion: Portion, base_seq: Seq, epoch: Epoch, new_id: Callable[[], str]) -> tuple[e.Recorded, ...]:
-    """Give the events their places. What comes before a claim belongs to the epoch before it, and what comes before a branch
-    to the one that is left for it."""
+def numbered(
+    portion: Portion, base_seq: Seq, epoch: Epoch, branch_id: BranchId, new_id: Callable[[], str]
+) -> tuple[e.Recorded, ...]:
+    """Give the events their places, after the one at `base_seq`, which was recorded in this epoch and on this branch. What comes
+    before a claim belongs to the epoch before it, and what comes before a branch to the one that is left for it."""
     recorded: list[e.Recorded] = []
-    branch_id = portion.run.branch_id if portion.steps is None else _left(portion)
     for seq, (event, at) in enumerate(portion.decided, start=base_seq + 1):
         if isinstance(event, e.RunClaimed):
             epoch = event.epoch
@@ -120,12 +123,6 @@ def _step_row(step: e.StepCompleted, entry: e.Recorded) -> StepRow:
         result=step.result,
         seq=entry.seq,
     )
-
-
-def _left(portion: Portion) -> BranchId:
-    """Return the branch on which the run was before the first of these decisions."""
-    created = next(event for event, _ in portion.decided if isinstance(event, e.BranchCreated))
-    return BranchId(created.branch_id - 1)  # its parent may be another one
 
 
 def steps_on_branch(steps: Mapping[StepKey, e.Encoded], run: RunState) -> tuple[StepRow, ...]:

@@ -93,7 +93,8 @@ CATALOGUE: Mapping[str, Ailment] = {
         _no_issue(
             "D1",
             "a branch was created, and the run never went on on it",
-            "A run is always on the branch that was activated last. Another one is in nobody's lineage and changes nothing.",
+            "A run is always on the branch that was activated last. Another one is in nobody's lineage and changes nothing; "
+            "its number is not given again.",
         ),
         _issue(
             "D2",

@@ -64,8 +64,9 @@ def restored_nodes(
 
 
 def restored_run(then: RunState, now: RunState, event: e.BranchCreated) -> RunState:
-    """Return a run as it was at an earlier place. If it waited there, it moves, and comes to wait again."""
-    goes_on = then.status in (*WAITING, RunStatus.QUARANTINED)
+    """Return a run as it was at an earlier place. If it waited there, it moves, and comes to wait again; if it was just being
+    taken over, that is done."""
+    goes_on = then.status in (*WAITING, RunStatus.QUARANTINED, RunStatus.RECOVERING)
     pinned = replace(then, version=now.version, graph_hash=now.graph_hash)  # the one from then may be gone
     back = replace(pinned, branch_id=now.branch_id, epoch=now.epoch, recoveries=0, wake_at=None, last_seq=now.last_seq)
     return replace(back, status=RunStatus.RUNNING, failed_node=None, reason=event.reason) if goes_on else back

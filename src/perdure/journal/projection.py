@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from perdure.errors import JournalDamaged
-from perdure.ids import NodeId, RunId, Seq
+from perdure.ids import ROOT_BRANCH, BranchId, NodeId, RunId, Seq
 from perdure.journal import events as e
 from perdure.journal.branching import branched, restored_nodes, restored_run
 from perdure.journal.evolve import create_run, evolve_node, evolve_run
@@ -33,6 +33,7 @@ class Projection:
         steps: Mapping[StepKey, e.Encoded] | None = None,
         waits: Waits | None = None,
         given: Given | None = None,
+        last_branch: BranchId = ROOT_BRANCH,
     ) -> None:
         self.run = run
         self.nodes: dict[NodeId, NodeState] = {node.node_id: node for node in nodes}
@@ -40,6 +41,8 @@ class Projection:
         self.waits = waits or Waits()
         self.given: Given = given if given is not None else {}
         """By node, and then by handle: what nodes are given in the place of what edges and properties say."""
+        self.last_branch = max(last_branch, run.branch_id)
+        """The largest number of a branch that was ever created, also if the run never was on it."""
         self.pasts: dict[Seq, Projection] = {}
         """The run as it was at places to which it goes back, by the last event of each."""
         self._created: tuple[e.BranchCreated, Seq, int] | None = None
@@ -49,6 +52,11 @@ class Projection:
         """Keep the run as it is at this place, because it will go back to it."""
         waits = Waits(self.waits, self.waits.signals)
         self.pasts[self.run.last_seq] = Projection(self.run, self.nodes.values(), self.steps, waits, self.given)
+
+    @property
+    def next_branch(self) -> BranchId:
+        """The number of the branch that is created next."""
+        return BranchId(self.last_branch + 1)
 
     def node(self, node_id: NodeId) -> NodeState:
         """Return the node's state; one that nothing happened to is idle."""
@@ -67,6 +75,7 @@ class Projection:
         elif isinstance(event, e.BranchCreated):
             self._created = (event, Seq(self.run.last_seq + 1), at)
             self.run = evolve_run(self.run, event, seq=Seq(self.run.last_seq + 1), at=at)
+            self.last_branch = max(self.last_branch, event.branch_id)
         elif isinstance(event, e.BranchActivated):
             self._go_on_on_branch(event, at)
         elif isinstance(event, e.SignalReceived):

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from perdure.graph.model import FED
-from perdure.ids import BranchId, NodeId, Seq
+from perdure.ids import NodeId, Seq
 from perdure.journal import events as e
 from perdure.journal.again import has_begun
 from perdure.journal.resting import Resting
@@ -126,7 +126,7 @@ class Repairing(Resting):
         at: int,
     ) -> None:
         run = self.projection.run
-        branch_id = BranchId(run.branch_id + 1)
+        branch_id = self.projection.next_branch
         created = e.BranchCreated(
             branch_id=branch_id,
             parent=run.branch_id,

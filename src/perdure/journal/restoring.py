@@ -27,13 +27,12 @@ _AT_WORK = frozenset((NodeStatus.RUNNING, NodeStatus.SUSPENDED))
 _KNOWN_TO_HAVE_BEGUN = frozenset((*SETTLED, NodeStatus.RUNNING, NodeStatus.IN_DOUBT))
 _IN_THE_MIDST = {
     RunStatus.CREATED: "it had not started yet",
-    RunStatus.RECOVERING: "it was just being taken over",
     RunStatus.FAILING: "it was failing",
     RunStatus.CANCELLING: "it was being cancelled",
 }
 
 
-ABOUT_TO_BRANCH = (e.RunReopened, e.JumpRequested, e.BranchCreated)
+_ABOUT_TO_BRANCH = (e.RunReopened, e.JumpRequested, e.BranchCreated)
 """What is recorded before a run goes on on another branch. Nothing in it may be able to move where one of these is the last."""
 
 
@@ -54,6 +53,14 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
     def seq(self) -> Seq:
         """The last event of the place."""
         return self.then.run.last_seq
+
+
+def is_about_to_branch(last: e.Event, following: e.Event | None) -> bool:
+    """Whether a run was about to go on on another branch between two events of its log. A branch on which it never went on, and
+    which therefore is not followed by that, changes nothing."""
+    if isinstance(last, e.BranchCreated):
+        return following == e.BranchActivated(branch_id=last.branch_id)
+    return isinstance(last, _ABOUT_TO_BRANCH)
 
 
 def happened_since(log: Iterator[e.Recorded] | list[e.Recorded]) -> tuple[frozenset[NodeId], frozenset[NodeId]]:
@@ -128,7 +135,7 @@ class Restoring(Repairing):
         cone, then = cone_of_restore(past, self.plan), past.then
         dropped = frozenset(cone.dropped)
         self.projection.pasts[past.seq] = then
-        branch_id = BranchId(self.projection.run.branch_id + 1)
+        branch_id = self.projection.next_branch
         created = e.BranchCreated(
             branch_id=branch_id,
             parent=then.run.branch_id,

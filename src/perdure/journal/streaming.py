@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from perdure.graph.plan import Flow, NodePlan
-from perdure.ids import BranchId, NodeId
+from perdure.ids import NodeId
 from perdure.journal import events as e
 from perdure.journal.again import has_begun
 from perdure.journal.readiness import is_read_out
@@ -85,7 +85,7 @@ class Streaming(Standing):
         what it gave. Return the nodes that begin again there."""
         run = self.projection.run
         dropped = tuple(other for other in self._again.begin_with(node_id) if other in self.projection.nodes)
-        branch_id = BranchId(run.branch_id + 1)
+        branch_id = self.projection.next_branch
         created = e.BranchCreated(
             branch_id=branch_id,
             parent=run.branch_id,

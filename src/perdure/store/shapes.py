@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from perdure.ids import BranchId, CommandId, EngineId, Epoch, NodeId, RunId, Seq
+from perdure.ids import ROOT_BRANCH, BranchId, CommandId, EngineId, Epoch, NodeId, RunId, Seq
 from perdure.journal.dump import Mark
 from perdure.journal.events import Recorded
 from perdure.journal.projection import Given
@@ -56,6 +56,8 @@ class StoredRun(msgspec.Struct, frozen=True, kw_only=True):
     commands: tuple[Command, ...] = ()
     given: Given = {}
     """What nodes are given on the current branch in the place of what edges and properties say."""
+    last_branch: BranchId = ROOT_BRANCH
+    """The largest number that a branch of it has, also one that it never was on."""
     tail: tuple[Mark, ...] = ()
     """The last events of the log, in order: TAIL_EVENTS of them, of whichever branch."""
 

@@ -313,7 +313,8 @@ SELECT project_id, run_id, lease_epoch, workflow, workflow_version, graph_hash, 
 
 -- name: load_run
 -- The run with what belongs to its branch and what waits for its owner: so many (`$3`) items for its inputs, and so many of all
--- else, which they do not hide. One statement, because only that is one snapshot; each row says what kind it is.
+-- else, which they do not hide. Of branches also those with larger numbers, on which it never was: hardly ever is there one. One
+-- statement, because only that is one snapshot; each row says what kind it is.
 WITH run AS (SELECT * FROM run_state WHERE project_id = $1 AND run_id = $2)
 SELECT 'run', ROW(project_id, run_id, lease_epoch, workflow, workflow_version, graph_hash, status, branch_id, last_seq, inputs,
                   settings, source, outputs, error, failed_node, reason, recoveries, wake_at, created_at, started_at, ended_at,
@@ -344,7 +345,7 @@ UNION ALL
 UNION ALL
 SELECT 'branch', ROW(branch_id, parent_id, cut_seq, dropped, retried, given, reason, asked_as, created_at, created_seq,
                      restored)
-  FROM run_branches WHERE project_id = $1 AND run_id = $2 AND branch_id = (SELECT branch_id FROM run)
+  FROM run_branches WHERE project_id = $1 AND run_id = $2 AND branch_id >= (SELECT branch_id FROM run)
 UNION ALL
 (SELECT 'mark', ROW(seq, branch_id, epoch, event_type)
    FROM run_events WHERE project_id = $1 AND run_id = $2 ORDER BY seq DESC LIMIT $4);

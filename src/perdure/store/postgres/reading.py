@@ -84,6 +84,7 @@ def _stored_run(kinds: Kinds) -> StoredRun:
         signals=tuple(waits.signal_of(signal) for signal in sorted(kinds["signal"], key=_place_of_signal)),
         commands=tuple(rows.command_of(command) for command in sorted(kinds["command"], key=_age_of_command)),
         given=_given(kinds, run.branch_id),
+        last_branch=BranchId(max((row[0] for row in kinds["branch"]), default=run.branch_id)),
         tail=tuple(rows.mark_of(mark) for mark in sorted(kinds["mark"])),
     )
 

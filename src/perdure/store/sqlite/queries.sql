@@ -19,6 +19,10 @@ INSERT INTO run_branches (project_id, run_id, branch_id, parent_id, cut_seq, dro
                           created_at, created_seq, restored)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
+-- name: last_branch
+-- The largest number that a line of history of a run has.
+SELECT coalesce(max(branch_id), 1) FROM run_branches WHERE project_id = ? AND run_id = ?;
+
 -- name: list_branches
 -- The lines of history of a run, or one of them.
 SELECT branch_id, parent_id, cut_seq, dropped, retried, given, reason, asked_as, created_at, created_seq, restored

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from perdure.ids import ROOT_BRANCH, EngineId, RunId, Seq
+from perdure.ids import ROOT_BRANCH, BranchId, EngineId, RunId, Seq
 from perdure.journal.events import Recorded
 from perdure.journal.projection import Given
 from perdure.journal.states import RunState
@@ -42,6 +42,7 @@ class Reading:
             signals=tuple(waits.signal_of(signal) for signal in self._select("load_signals", run_id)),
             commands=tuple(rows.command_of(row) for row in self._select("load_commands", run_id, most_commands)),
             given={} if run.branch_id == ROOT_BRANCH else self._given(run),
+            last_branch=BranchId(self._select("last_branch", run_id)[0][0]),
             tail=tuple(rows.mark_of(row) for row in reversed(self._select("load_tail", run_id, TAIL_EVENTS))),
         )
 
