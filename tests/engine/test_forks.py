@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from perdure import Context, Engine, Stream, ask, collect, node, when, workflow
+from perdure import Context, Engine, EngineSettings, Stream, ask, collect, node, when, workflow
+from perdure.clock import SystemClock
+from perdure.engine.collecting import collect_blobs
 from perdure.engine.run import Run
-from perdure.errors import PlaceNotFound, RunFailed, RunIdTaken, VersionNotFound, WrongInputs
+from perdure.errors import BlobMissing, PlaceNotFound, RunFailed, RunIdTaken, VersionNotFound, WrongInputs
 from perdure.journal.states import RunStatus
+from perdure.store.base import Store
+from perdure.store.opening import open_store
+from perdure.testing.proxy import StoreProxy
 from tests.engine.engines import assert_whole, log_of
 
 ran: Counter[str] = Counter()
@@ -328,3 +336,92 @@ async def test_on_another_version_only_what_differs_runs(store_url: str) -> None
         await assert_whole(engine, back)
         with pytest.raises(VersionNotFound, match="No version 9 of workflow 'fork_versions'"):
             await run.fork(version=9)
+
+
+@node
+async def fork_pages(x: int) -> AsyncIterator[str]:
+    for number in range(50):
+        yield f"{x} {number} " + "x" * 2_000
+
+
+@node
+async def fork_lengths(pages: list[str], by: int) -> int:
+    return sum(map(len, pages)) * by
+
+
+@workflow
+def fork_streamed(x: int, by: int = 1) -> int:
+    return fork_lengths(collect(fork_pages(x)), by)
+
+
+class Meanwhile(StoreProxy):
+    """Lets something happen when a fork is about to be written."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.happen: Callable[[], Awaitable[Any]] | None = None
+
+    async def passing(self, name: str, call: Callable[[], Awaitable[Any]], *args: Any) -> Any:
+        if name == "commit" and self.happen is not None and any(one.base_seq == 0 for one in args[0]):
+            happen, self.happen = self.happen, None
+            await happen()
+        return await call()
+
+
+A_DAY = timedelta(days=1)
+
+
+def grow_old(place: Path) -> None:
+    """Let every blob be very old."""
+    for path in place.glob("??/*"):
+        os.utime(path, (1, 1))
+
+
+@pytest.mark.parametrize("leaves", ["deleted", "archived"])
+@pytest.mark.parametrize("flow", [fork_heavy, fork_streamed], ids=["value", "stream"])
+async def test_blobs_stay_that_a_fork_shares_with_a_run_that_leaves_meanwhile(
+    store_url: str, tmp_path: Path, flow: Any, leaves: str
+) -> None:
+    inner = await open_store(store_url)
+    store = Meanwhile(inner)
+    place = tmp_path / "blobs"
+    settings = EngineSettings(inline_max_bytes=1_000, archive_folder=str(tmp_path / "archive"))
+    async with Engine(store.as_store, blobs=place.as_uri(), settings=settings) as engine:
+        run = await engine.start(flow, x=0)
+        length = await run.result()
+        blobs = engine.values.blobs
+
+        async def leave() -> None:
+            if leaves == "deleted":
+                assert await run.delete()
+            else:
+                assert (await engine.archive(older_than=timedelta(0))).runs == 1
+            await collect_blobs(store.as_store, blobs, older_than=A_DAY, dry_run=False, clock=SystemClock())
+
+        grow_old(place)
+        store.happen = leave
+        fork = await run.fork(inputs={"by": 2})
+
+        assert await fork.result() == 2 * length
+        assert store.happen is None
+        grow_old(place)
+        await collect_blobs(store.as_store, blobs, older_than=A_DAY, dry_run=False, clock=SystemClock())
+        await assert_whole(engine, fork)
+    await inner.close()
+    async with Engine(store_url, blobs=place.as_uri()) as engine:  # one that remembers no blobs
+        again = await (await engine.get(fork.run_id)).fork(inputs={"by": 3})
+        assert await again.result() == 3 * length
+
+
+async def test_a_fork_is_refused_if_a_value_that_it_would_take_over_is_gone(store_url: str, tmp_path: Path) -> None:
+    place = tmp_path / "blobs"
+    async with Engine(store_url, blobs=place.as_uri()) as engine:
+        run = await engine.start(fork_heavy, x=0)
+        await run.result()
+        for path in place.glob("??/*"):
+            path.unlink()
+
+        with pytest.raises(BlobMissing):
+            await run.fork(run_id="fork", inputs={"by": 2})
+
+        assert [found.run_id for found in await engine.list()] == [run.run_id]

@@ -22,7 +22,6 @@ from perdure.journal.events import Encoded, Origin, RunCreated
 from perdure.journal.forking import Taken, taken_over
 from perdure.journal.projection import Projection
 from perdure.journal.states import RunState
-from perdure.store.codecs.wire import blob_refs
 from perdure.store.transitions import BlobUse
 
 if TYPE_CHECKING:
@@ -48,7 +47,8 @@ class Forks(Restores, Continuing):
         `version` of the workflow, neither are nodes that differ there, and what depends on them. It has the settings of this one.
         Idempotent by `run_id`, as `engine.start` is: a run of that id that was begun otherwise raises RunIdTaken.
 
-        Raises WrongInputs, PlaceNotFound, VersionNotFound, and TypesMissing if code of nodes is not here.
+        Raises WrongInputs, PlaceNotFound, VersionNotFound, TypesMissing if code of nodes is not here, and BlobMissing if a value
+        that it would take over is gone.
         """
         chosen = checked_run_id(self._engine.chance.new_id() if run_id is None else run_id)
         place = await self._place_of(chosen) if at is None and run_id is not None else at
@@ -62,7 +62,7 @@ class Forks(Restores, Continuing):
         source = Projection(stored.run, known, given=stored.given)
         others = differing_nodes(source, (await self._engine.prepared(stored.run)).plan, prepared.plan)
         taken = taken_over(source, prepared.plan, changed, others)
-        blobs += _blobs_of(taken, created.inputs.values())
+        blobs += await self._shared(taken, created.inputs.values())
         now = self._engine.clock.now_micros()
         if not await self._engine.begin_run(chosen, created, prepared, blobs, at=now, taken=taken):
             await self._engine.take_as_begun(chosen, created)
@@ -98,10 +98,13 @@ class Forks(Restores, Continuing):
         origin = Origin(run_id=self.run_id, seq=run.last_seq)
         return msgspec.structs.replace(created, source=run.source, forked_from=origin), tuple(blobs)
 
-
-def _blobs_of(taken: Taken, inputs: Iterable[Encoded]) -> tuple[BlobUse, ...]:
-    """Return the blobs to which what is taken over refers: they stay as long as the fork does."""
-    outputs = (value for values in taken.outputs.values() for value in values.values())
-    given = (value for values in taken.given.values() for value in values.values())
-    refs = {ref for value in (*outputs, *given, *inputs) for ref in blob_refs(value)}
-    return tuple(BlobUse(digest=ref.digest, size=ref.size) for ref in refs)
+    async def _shared(self, taken: Taken, inputs: Iterable[Encoded]) -> tuple[BlobUse, ...]:
+        """Return the blobs to which what is taken over refers: they stay as long as the fork does. Until that is recorded, the
+        run from which they come may be deleted or archived, so that nothing refers to them: they count as put just now."""
+        values = self._engine.values
+        outputs = (value for found in taken.outputs.values() for value in found.values())
+        given = (value for found in taken.given.values() for value in found.values())
+        refs = {ref for value in (*outputs, *given, *inputs) for ref in await values.all_references(value)}
+        for ref in refs:
+            await values.blobs.refresh(ref.digest, ref.size)
+        return tuple(BlobUse(digest=ref.digest, size=ref.size) for ref in refs)

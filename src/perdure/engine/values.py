@@ -15,7 +15,7 @@ from perdure.engine.weight import is_light
 from perdure.journal.events import Encoded
 from perdure.store.blobs import BlobStore
 from perdure.store.codecs import BlobRef, Codecs, KeptBlob, NewBlob, content_refs
-from perdure.store.codecs.wire import Packed, whole_reference, with_blobs_inside
+from perdure.store.codecs.wire import Packed, blob_refs, whole_reference, with_blobs_inside
 from perdure.store.transitions import BlobUse
 
 T = TypeVar("T")
@@ -130,6 +130,13 @@ class Values:
             return self.codecs.unpack(value, annotation, read_blob=held.__getitem__)
 
         return decode
+
+    async def all_references(self, value: Encoded) -> set[BlobRef]:
+        """Return every blob to which a value refers, assets too; also those of the items of a whole stream."""
+        references = blob_refs(value)
+        if len(references) == 1 and (whole := whole_reference(value)) is not None:
+            references |= blob_refs(await self._read(whole))
+        return references
 
     async def _references(self, value: Encoded) -> set[BlobRef]:
         """Return the blobs that must be read to decode a value. The list of a whole stream does not name those of its items,
