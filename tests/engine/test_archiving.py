@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import time
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -23,7 +24,7 @@ from perdure.engine.archiving import Archiver
 from perdure.engine.inspect import verify_run
 from perdure.engine.run import Run
 from perdure.errors import ArchiveMissing, BundleError, BundleTooLarge, RunArchived, RunNotFound, StoreFull, StoreLocked
-from perdure.ids import CommandId, RunId
+from perdure.ids import CommandId, RunId, Seq
 from perdure.store.base import Store
 from perdure.store.blobs import BlobStore, open_blobs
 from perdure.store.bundles import MOST_BYTES, BundleReader
@@ -31,6 +32,7 @@ from perdure.store.opening import open_store
 from perdure.store.shapes import Command, RunDump
 from perdure.store.sqlite import archive as sqlite_archive
 from perdure.testing.proxy import StoreProxy
+from tests.engine.damage import Damage
 from tests.engine.engines import assert_whole
 
 AT_ONCE = timedelta(0)
@@ -350,6 +352,25 @@ async def test_a_run_whose_blobs_are_gone_stays_and_holds_up_no_other(
         assert await bad.status() == "completed"
         for name in ("first", "last"):
             assert await (await engine.unarchive(name)).result() == "x" * 10
+
+
+@pytest.mark.parametrize("content", [b"not compressed", zlib.compress(b"[[1")], ids=["unreadable", "cut off"])
+async def test_a_run_whose_log_is_damaged_stays_and_holds_up_no_other(
+    engine_here: Callable[..., Engine], store_url: str, caplog: pytest.LogCaptureFixture, content: bytes
+):
+    async with engine_here() as engine:
+        for number in range(3):
+            await ended(engine, f"run-{number}")
+        assert await engine.store.compact_log(RunId("run-1"), through=Seq(3), most=3) == 3
+        await Damage(store_url).execute("UPDATE run_log_segments SET events = ? WHERE run_id = 'run-1'", content)
+
+        done = await engine.archive(older_than=AT_ONCE)
+
+        assert (done.runs, done.skipped) == (2, (RunId("run-1"),))
+        assert [run.run_id for run in await engine.list()] == ["run-1"]
+        warned = [record for record in caplog.records if record.getMessage() == "run_not_archived"]
+        assert [getattr(record, "run_id", None) for record in warned] == ["run-1"]
+        assert {archived.run_id for archived in await engine.archives()} == {"run-0", "run-2"}
 
 
 async def test_a_foreign_file_in_the_folder_stays(engine_here: Callable[..., Engine], tmp_path: Path):

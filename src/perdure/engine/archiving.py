@@ -28,7 +28,7 @@ import msgspec
 
 from perdure.clock import Clock
 from perdure.engine.exporting import Packed, Packer, for_owner, pack
-from perdure.errors import BlobDamaged, BlobMissing, BundleError, StoreLocked
+from perdure.errors import BlobDamaged, BlobMissing, BundleError, StoreDamaged, StoreLocked
 from perdure.ids import DEFAULT_PROJECT, RunId, Seq, digest_of, new_id
 from perdure.store.base import Store
 from perdure.store.blobs import BlobStore
@@ -168,7 +168,7 @@ class Archiver:
         before = len(packer.packed)
         try:
             await pack(self._store.read_runs(run_ids), packer)
-        except (BlobMissing, BlobDamaged, BundleError, msgspec.MsgspecError, ValueError) as error:
+        except (BlobMissing, BlobDamaged, BundleError, StoreDamaged, msgspec.MsgspecError, ValueError) as error:
             await asyncio.to_thread(packer.abandon)
             if len(run_ids) == 1:
                 log.warning("run_not_archived", extra={"run_id": run_ids[0], "error": str(error)})
