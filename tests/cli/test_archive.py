@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from tests.cli.conftest import FAILING, FLOW, Cli
 
 AT_ONCE = ("--older-than", "0s")
@@ -56,3 +58,24 @@ def test_the_archive_may_be_elsewhere(cli: Cli):
     assert "perdure.db-archive" in lost.stderr
     assert cli("show", "ada", env={"PERDURE_ARCHIVE": "cold"}).returncode == 0
     assert cli("archive", "--restore", "ada", "--archive", "cold").returncode == 0
+
+
+def test_one_of_several_that_cannot_come_back_holds_up_no_other(cli: Cli):
+    cli.write("flow.py", FLOW)
+    for name in ("ada", "bob", "cy"):
+        cli("run", "flow.py", "--input", f"name={name}", "--run-id", name)
+        cli("archive", *AT_ONCE)
+    (lost,) = [run["file"] for run in cli.json("archive", "--list") if run["run_id"] == "bob"]
+    (cli.folder / "perdure.db-archive" / lost).unlink()
+
+    done = cli("archive", "--restore", "ada", "--restore", "bob", "--restore", "cy")
+
+    assert done.returncode == 2
+    assert done.stdout.splitlines() == ["✓ run ada is back", "✓ run cy is back"]
+    assert done.stderr.startswith("Error: ")
+    assert lost in done.stderr
+    told = cli("archive", "--restore", "ada", "--restore", "bob", "--json")
+    assert told.returncode == 2
+    document = msgspec.json.decode(told.stdout)
+    assert document["restored"] == ["ada"]
+    assert [(one["run_id"], one["error"]["code"]) for one in document["refused"]] == [("bob", "archive_missing")]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from tests.cli.conftest import FLOW, GATED, Cli
 
 
@@ -37,3 +39,24 @@ def test_a_run_that_has_not_ended_is_refused(cli: Cli):
     assert (refused.returncode, "has not ended" in refused.stderr) == (2, True)
     (cli.folder / "open").touch()
     assert running.wait() == 0
+
+
+def test_one_of_several_that_is_refused_holds_up_no_other(cli: Cli):
+    cli.write("flow.py", FLOW)
+    for name in ("ada", "bob"):
+        cli("run", "flow.py", "--input", f"name={name}", "--run-id", name)
+
+    done = cli("delete", "ada", "nobody", "bob", "--yes")
+
+    assert done.returncode == 2
+    assert done.stdout.splitlines() == [
+        "✓ the values of run ada are deleted",
+        "✓ the values of run bob are deleted",
+    ]
+    assert done.stderr.count("Error: ") == 1
+    assert "'nobody'" in done.stderr
+    told = cli("delete", "ada", "nobody", "--yes", "--json")
+    assert told.returncode == 2
+    first, second = msgspec.json.decode(told.stdout)
+    assert first == {"run_id": "ada", "deleted": False}
+    assert (second["run_id"], second["error"]["code"]) == ("nobody", "run_not_found")

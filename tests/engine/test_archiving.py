@@ -180,6 +180,66 @@ async def test_the_id_of_an_archived_run_stays_taken(engine_here: Callable[..., 
         assert await engine.list() == []
 
 
+TOLD: dict[str, Callable[[Run[Any]], Awaitable[Any]]] = {
+    "cancel": lambda run: run.cancel(),
+    "pause": lambda run: run.pause(),
+    "resume": lambda run: run.resume(),
+    "resume_node": lambda run: run.resume("archived_text"),
+    "signal": lambda run: run.signal("go"),
+    "answer": lambda run: run.answer("q", 1),
+    "questions": lambda run: run.questions(),
+    "resolve": lambda run: run.resolve("archived_text", "retry"),
+    "send": lambda run: run.send("n", 1),
+    "stop": lambda run: run.stop(),
+    "retry": lambda run: run.retry(),
+    "jump": lambda run: run.jump("archived_text"),
+    "promote": lambda run: run.promote(1),
+    "restore": lambda run: run.restore(2),
+    "at": lambda run: run.at(2),
+    "at_end_of": lambda run: run.at_end_of(1),
+    "fork": lambda run: run.fork(),
+    "checkpoint": lambda run: run.checkpoint("here"),
+    "checkpoints": lambda run: run.checkpoints(),
+    "branches": lambda run: run.branches(),
+    "tag": lambda run: run.tag("new"),
+    "delete": lambda run: run.delete(),
+    "doctor": lambda run: run.doctor(),
+    "result": lambda run: run.result(),
+}
+
+
+@pytest.mark.parametrize("what", TOLD)
+async def test_who_tells_an_archived_run_something_is_told_how_to_bring_it_back(
+    engine_here: Callable[..., Engine], what: str
+):
+    async with engine_here() as engine:
+        await ended(engine, "old")
+        await engine.archive(older_than=AT_ONCE)
+
+        with pytest.raises(RunArchived, match="perdure archive --restore old"):
+            await TOLD[what](Run(engine, RunId("old")))
+
+
+async def test_who_tells_a_run_something_that_is_archived_in_this_moment_is_told_so(
+    engine_here: Callable[..., Engine], store_url: str, tmp_path: Path
+):
+    """A run that may be archived has ended, and is told nothing but to go on; it may have been looked at before it ended."""
+
+    class Stale(StoreProxy):
+        async def passing(self, name: str, call: Callable[[], Awaitable[Any]], *args: Any) -> Any:
+            if name == "add_command":
+                await archiving.archive(older_than=AT_ONCE)
+            return await call()
+
+    async with engine_here() as archiving:
+        await ended(archiving, "old")
+        inner = await open_store(store_url)
+        async with Engine(Stale(inner).as_store, recover=False) as engine:
+            with pytest.raises(RunArchived):
+                await (await engine.get("old")).jump("archived_text")
+        await inner.close()
+
+
 async def test_a_file_that_is_gone_or_damaged_is_named(engine_here: Callable[..., Engine], tmp_path: Path):
     async with engine_here() as engine:
         await ended(engine, "lost")

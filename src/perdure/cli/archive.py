@@ -10,6 +10,14 @@ from typing import Any
 import click
 
 from perdure.cli.bundle import blobs_option
+from perdure.cli.each import (
+    Refusals,
+    exit_after_each,
+    for_each,
+    raise_if_alone,
+    refusal_documents,
+    tell_refusals,
+)
 from perdure.cli.exits import Exit
 from perdure.cli.marks import RUN_MARKS, words_of
 from perdure.cli.options import Place, WholeNumber, age, awaited, json_option, print_json, store_option
@@ -88,9 +96,10 @@ async def archive_command(
         blobs = open_blobs(blobs_url or default_blobs_url(source.url))
         try:
             if restored:
-                back = [await _restore(source, blobs, place, text) for text in restored]
-                _print_restored(back, as_json=as_json)
-                return Exit.DONE
+                back, refused = await for_each(restored, lambda text: _restore(source, blobs, place, text))
+                raise_if_alone(restored, refused)
+                _print_restored(list(back.values()), refused, as_json=as_json)
+                return exit_after_each(refused)
             archiver = Archiver(source, blobs, place, SystemClock(), rest=REST)
             done = await archiver.archive(older_than=older_than, limit=limit, dry_run=dry_run)
         finally:
@@ -142,12 +151,13 @@ def _print(done: Archiving, *, as_json: bool) -> None:
         click.echo(f"{pen.warning('!')} run {plain(run_id)} cannot be read whole and stays: `perdure verify` says why")
 
 
-def _print_restored(runs: Sequence[RunId], *, as_json: bool) -> None:
+def _print_restored(runs: Sequence[RunId], refused: Refusals, *, as_json: bool) -> None:
     if as_json:
-        print_json({"restored": list(runs)})
+        print_json({"restored": list(runs), "refused": refusal_documents(refused)})
         return
     for run_id in runs:
         click.echo(f"{paper().pen.good('✓')} run {plain(run_id)} is back")
+    tell_refusals(refused)
 
 
 def _print_list(found: Sequence[ArchivedRun], *, as_json: bool) -> None:

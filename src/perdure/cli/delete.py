@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 
 from perdure.cli.bundle import blobs_option
-from perdure.cli.exits import Exit
+from perdure.cli.each import exit_after_each, for_each, raise_if_alone, refusal_documents, tell_refusals
 from perdure.cli.options import COMMAND_LINE, Place, awaited, json_option, print_json, store_option
 from perdure.cli.stores import opened
 from perdure.cli.terminal import paper
@@ -35,33 +35,39 @@ async def delete_command(
     """Delete the values of runs that have ended: what they were given, what their nodes gave, what they were told and asked.
 
     RUN is a run's id, or as much of its beginning as no other run has. What happened stays, without the values, and so does the
-    id. This cannot be undone. Twice is as good as once.
+    id. This cannot be undone. Twice is as good as once. If one of several is refused, the others are deleted all the same.
 
     \b
       perdure delete 0198f2
       perdure delete 0198f2 0198f7 --yes --reason "asked for by the customer"
     """
+
+    async def delete(run_id: str) -> bool:
+        return await delete_run(source, blobs, RunId(run_id), by=COMMAND_LINE, reason=reason, clock=SystemClock())
+
     async with opened(store) as source:
-        chosen = [await find_run(source, run) for run in runs]
-        if not yes and not as_json:
-            _confirm(chosen)
-        elif not yes:
+        found, unknown = await for_each(runs, lambda run: find_run(source, run))
+        raise_if_alone(runs, unknown)
+        if not yes and as_json:
             raise click.UsageError("With --json nobody is asked: say --yes.")
+        if found and not yes:
+            _confirm(list(found.values()))
         blobs = open_blobs(blobs_url or default_blobs_url(source.url))
         try:
-            deleted = {
-                run_id: await delete_run(source, blobs, run_id, by=COMMAND_LINE, reason=reason, clock=SystemClock())
-                for run_id in chosen
-            }
+            deleted, not_deleted = await for_each(list(found.values()), delete)
         finally:
             await blobs.close()
+    raise_if_alone(runs, not_deleted)
+    refused = unknown | not_deleted
     if as_json:
-        print_json([{"run_id": run_id, "deleted": is_new} for run_id, is_new in deleted.items()])
+        done = [{"run_id": run_id, "deleted": is_new} for run_id, is_new in deleted.items()]
+        print_json([*done, *refusal_documents(refused)])
     else:
         for run_id, is_new in deleted.items():
-            done = f"{paper().pen.good('✓')} the values of run {plain(run_id)} are deleted"
-            click.echo(done if is_new else f"the values of run {plain(run_id)} were deleted before")
-    return Exit.DONE
+            told = f"{paper().pen.good('✓')} the values of run {plain(run_id)} are deleted"
+            click.echo(told if is_new else f"the values of run {plain(run_id)} were deleted before")
+        tell_refusals(refused)
+    return exit_after_each(refused)
 
 
 def _confirm(runs: Sequence[RunId]) -> None:

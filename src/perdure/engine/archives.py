@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from perdure.clock import Clock
 from perdure.engine.archiving import discard
 from perdure.engine.importing import Source, import_run
-from perdure.errors import ArchiveMissing, BundleDamaged, RunArchived, RunError, RunIdAmbiguous, RunNotFound
+from perdure.errors import ArchiveMissing, BundleDamaged, RunIdAmbiguous, RunNotFound
 from perdure.ids import DEFAULT_PROJECT, RunId
 from perdure.store.base import Store
 from perdure.store.blobs import BlobStore, open_blobs
@@ -22,11 +22,6 @@ from perdure.store.shapes import ArchivedRun
 LEFTOVER_ROWS = 10_000
 CANDIDATES = 10
 """How many runs are named when a prefix means several."""
-
-
-async def missing(store: Store, run_id: RunId) -> RunError:
-    """Return why a run is not in the database."""
-    return RunNotFound(run_id) if await store.load_archive(run_id) is None else RunArchived(run_id)
 
 
 async def find_archived(store: Store, text: str) -> ArchivedRun | None:

@@ -99,7 +99,7 @@ class Checkpoints(Fed):
         store = self._engine.store
         naming = Naming(name=name, asked_as=storable(asked_as))
         try:
-            await store.add_command(naming_command(self.run_id, naming, at=self._engine.clock.now_micros()))
+            await self._add(naming_command(self.run_id, naming, at=self._engine.clock.now_micros()))
         except CommandIdTaken:
             there = await store.load_checkpoint(self.run_id, name)
             raise CheckpointExists(self.run_id, name, None if there is None else there.seq) from None

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from perdure.errors import RunNotFound
+from perdure.engine.absence import missing
 from perdure.ids import RunId, Seq
 from perdure.store.base import Store
 from perdure.store.shapes import LongLog
@@ -35,7 +35,7 @@ async def compact_run(store: Store, run_id: RunId, *, dry_run: bool = False) -> 
     """Make the log of one run compact, however long it is, but for its newest events."""
     state = await store.load_state(run_id)
     if state is None:
-        raise RunNotFound(run_id)
+        raise await missing(store, run_id)
     segments = await store.list_segments(run_id)
     log = LongLog(run_id=run_id, last_seq=state.last_seq, in_segments=segments[-1].last_seq if segments else 0)
     events = await _compact(store, log, dry_run=dry_run)

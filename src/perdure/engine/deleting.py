@@ -11,7 +11,7 @@ from typing import BinaryIO, cast
 from msgspec.structs import replace
 
 from perdure.clock import Clock
-from perdure.engine.archives import missing
+from perdure.engine.absence import missing
 from perdure.engine.exporting import Packer, pack
 from perdure.engine.importing import Source
 from perdure.errors import RunNotEnded, StoreLocked

@@ -15,12 +15,13 @@ from typing import Any
 import msgspec
 
 from perdure.clock import Clock
+from perdure.engine.absence import missing
 from perdure.engine.committer import Committer
 from perdure.engine.dumping import dump_of, generators_of, readable_graph
 from perdure.engine.leases import is_gone
 from perdure.engine.pending import Pending
 from perdure.engine.tenure import branch_rows, numbered, steps_on_branch
-from perdure.errors import JournalError, RunDamaged, RunNotFound, StoreError
+from perdure.errors import JournalError, RunDamaged, StoreError
 from perdure.graph.declare import NodeType
 from perdure.graph.model import Graph
 from perdure.graph.plan import Plan, compile_plan
@@ -110,7 +111,7 @@ class Examiner:
             unreadable = finding("R2", f"a row of the run cannot be read: {error}", left="nobody can read it")
             return _Examined(stored=None, examination=Examination(findings=(unreadable,)), plan=None, dead=None)
         if stored is None:
-            raise RunNotFound(run_id)
+            raise await missing(self._store, run_id)
         driver, dead = await self._ownership(stored.stored)
         plan, knows_types = self._plan_of(stored)
         chart = Chart(

@@ -12,7 +12,7 @@ from typing import BinaryIO
 import msgspec
 
 from perdure.clock import Clock
-from perdure.errors import RunNotFound
+from perdure.engine.absence import missing
 from perdure.ids import EventId, RunId, new_id
 from perdure.journal.events import Recorded
 from perdure.journal.states import RunState
@@ -75,7 +75,7 @@ async def _packed(store: Store, blobs: BlobStore, run_id: RunId, path: Path, clo
             packer = Packer(file, blobs, clock)
             await pack(store.read_runs([run_id]), packer)
             if not packer.packed:
-                raise RunNotFound(run_id)
+                raise await missing(store, run_id)
             await asyncio.to_thread(sync_file, file)
         os.replace(partial, path)
         await asyncio.to_thread(sync_folder, path.parent)

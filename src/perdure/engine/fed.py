@@ -90,7 +90,7 @@ class Fed(Told):
         """Have an item taken. False if it was given before. Raises InputClosed if somebody was faster to close the input:
         nothing comes of the item then."""
         command = self._worded(SEND, msgspec.to_builtins(sent), command_id)
-        is_new = await self._engine.store.add_command(command, before=_close_id(sent.input))
+        is_new = await self._add(command, before=_close_id(sent.input))
         if is_new:
             await self._engine.fed(self.run_id)
         elif not await self._has(command_id):

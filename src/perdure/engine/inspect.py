@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 
 from perdure.clock import SystemClock, from_micros
-from perdure.engine.archives import find_archived, missing
+from perdure.engine.absence import missing
+from perdure.engine.archives import find_archived
 from perdure.engine.checkpoints import Checkpoint, checkpoint_of
 from perdure.engine.dumping import readable_graph
 from perdure.engine.engine import Engine
@@ -316,7 +317,7 @@ async def _verify(store: Store, blobs: BlobStore, run_id: RunId) -> list[Violati
     except (msgspec.MsgspecError, ValueError, StoreDamaged) as error:
         return [Violation(invariant="I4", problem=f"a row of the run cannot be read: {error}")]
     if stored is None:
-        raise RunNotFound(run_id)
+        raise await missing(store, run_id)
     return verify_dump(stored, lost_blobs=await _lost_blobs(blobs, stored.blobs))
 
 

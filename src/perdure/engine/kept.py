@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from os import PathLike
 
 from perdure.dispatch.failure import storable
+from perdure.engine.absence import missing
 from perdure.engine.deleting import delete_run
 from perdure.engine.exporting import Exported
 from perdure.engine.tags import checked_tags
 from perdure.engine.told import Told
+from perdure.errors import RunNotFound
 
 
 class Kept(Told):
@@ -21,7 +23,10 @@ class Kept(Told):
 
     async def tag(self, *tags: str) -> None:
         """Give the run tags, to find it by; those that it has stay. Raises ValueError for what is no tag."""
-        await self._engine.store.tag_run(self.run_id, checked_tags(tags))
+        try:
+            await self._engine.store.tag_run(self.run_id, checked_tags(tags))
+        except RunNotFound:
+            raise await missing(self._engine.store, self.run_id) from None
 
     async def untag(self, *tags: str) -> None:
         """Take tags from the run, if it has them."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from perdure.engine.absence import missing
 from perdure.engine.tenure import steps_on_branch
-from perdure.errors import PlaceNotFound, RunNotFound
+from perdure.errors import PlaceNotFound
 from perdure.graph.model import Graph
 from perdure.graph.ordering import nodes_in_order
 from perdure.ids import RunId, Seq
@@ -27,7 +28,7 @@ async def seq_of(store: Store, run_id: RunId, place: int | str) -> Seq:
     """Return the event at a place: its own number, or that up to which a checkpoint goes."""
     state = await store.load_state(run_id)
     if state is None:
-        raise RunNotFound(run_id)
+        raise await missing(store, run_id)
     if isinstance(place, str):
         saved = await store.load_checkpoint(run_id, place)
         if saved is None:
@@ -42,7 +43,7 @@ async def end_of_branch(store: Store, run_id: RunId, branch: int) -> Seq:
     """Return the last event that belongs to a line of history. Raises PlaceNotFound if there is no such line."""
     state = await store.load_state(run_id)
     if state is None:
-        raise RunNotFound(run_id)
+        raise await missing(store, run_id)
     created = {int(found.branch_id): found for found in await store.list_branches(run_id)}
     if branch not in created:
         raise PlaceNotFound(run_id, f"no branch {branch}: it has {', '.join(map(str, created))}")

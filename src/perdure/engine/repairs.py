@@ -243,7 +243,7 @@ class Repairs(Checkpoints):
         )
         if await self._engine.store.load_deletion(self.run_id) is not None:
             raise ValuesDeleted(self.run_id)
-        await self._engine.store.add_command(command)
+        await self._add(command)
         await self._engine.commanded(self.run_id)
         try:
             async with asyncio.timeout(seconds):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import msgspec
 
 from perdure.dispatch.failure import storable
-from perdure.engine.archives import missing
+from perdure.engine.absence import missing
 from perdure.engine.concluding import conclude_for
 from perdure.engine.interactions import Interaction, checked_answer, interaction_of
 from perdure.engine.resolution import Resolution, done
@@ -23,6 +23,7 @@ from perdure.errors import (
     CommandIdTaken,
     NotInDoubt,
     RunEnded,
+    RunNotFound,
     WaitNotFound,
 )
 from perdure.graph.model import Graph
@@ -163,7 +164,7 @@ class Told:
             raise _not_sent(self.run_id, status, name)
         encoded, blobs = await self._engine.values.pack(value, where=f"signal {name!r}")
         signal = Signal(signal_id=storable(signal_id), name=storable(name), value=bytes(encoded).decode(), blobs=blobs)
-        if await self._engine.store.add_command(self._worded("signal", msgspec.to_builtins(signal), command_id)):
+        if await self._add(self._worded("signal", msgspec.to_builtins(signal), command_id)):
             status = (await self.state()).status
             if status in TERMINAL and await self._engine.store.withdraw_command(self.run_id, command_id):
                 raise _not_sent(self.run_id, status, name)
@@ -191,7 +192,7 @@ class Told:
         # Also if it looks answered: if it was by the same answer, nothing is wrong.
         is_told = answer_id is not None and not is_open and await self._is_told(command.command_id)
         try:
-            is_there = not await self._engine.store.add_command(command) if is_open or is_told else False
+            is_there = not await self._add(command) if is_open or is_told else False
         except CommandIdTaken:
             raise AnsweredAlready(self.run_id, wait.wait_id, _how(run, wait)) from None
         if not is_open and not is_there:
@@ -252,9 +253,16 @@ class Told:
         """Tell the run something, durably, unless it has ended. False if it has, or was told so before."""
         if (await self.state()).status in TERMINAL:
             return False
-        is_new = await self._engine.store.add_command(self._worded(kind, payload, command_id))
+        is_new = await self._add(self._worded(kind, payload, command_id))
         await self._engine.commanded(self.run_id)
         return is_new
+
+    async def _add(self, command: Command, *, before: CommandId | None = None) -> bool:
+        """Keep a command for whoever drives the run; False if it was there before. Raises RunArchived if the run has left."""
+        try:
+            return await self._engine.store.add_command(command, before=before)
+        except RunNotFound:
+            raise await missing(self._engine.store, self.run_id) from None
 
     def _worded(self, kind: str, payload: dict[str, Any], command_id: str | None) -> Command:
         return Command(
