@@ -171,15 +171,13 @@ async def _w1(engine: Engine, task: Task) -> Measurement:
 
 async def _w2(engine: Engine, task: Task) -> Measurement:
     chain = chain_of(STEPS.get(task.variant, step), task.steps)
-    room = asyncio.Semaphore(ABREAST)
 
     async def run(number: int) -> None:
-        async with room:
-            started = await engine.start(chain, state={"n": 0}, run_id=f"run-{number}")
-            expect(await started.result(), {"n": task.steps})
+        started = await engine.start(chain, state={"n": 0}, run_id=f"run-{number}")
+        expect(await started.result(), {"n": task.steps})
 
     with stopwatch() as watch:
-        await _all(run, task.runs)
+        await _all(run, task.runs, abreast=ABREAST)
     return rate(task.runs * task.steps, watch)
 
 
@@ -210,18 +208,16 @@ async def _w4(engine: Engine, task: Task) -> Measurement:
 
 async def _w5(engine: Engine, task: Task) -> Measurement:
     figures = Waiting(task=task)
-    room = asyncio.Semaphore(WAITING_ABREAST)
-    runs: dict[int, Any] = {}
+    woken: list[Any] = []
 
     async def start(number: int) -> None:
-        async with room:
-            runs[number] = await engine.start(waiting, run_id=f"run-{number}")
+        run = await engine.start(waiting, run_id=f"run-{number}")
+        if number < WAKES:
+            woken.append(run)
 
     figures.idle()
     with stopwatch() as starting:
-        await _all(start, task.runs)
-    woken = [runs[number] for number in range(min(WAKES, task.runs))]
-    runs.clear()
+        await _all(start, task.runs, abreast=WAITING_ABREAST)
     await asyncio.sleep(HIBERNATED_AFTER_SECONDS)
     figures.waiting()
     for run in woken:
@@ -244,14 +240,16 @@ async def _w7(engine: Engine, task: Task) -> Measurement:
     return rate(task.steps, watch, more=stretches.rates())
 
 
-async def _all(action: Callable[[int], Awaitable[None]], number: int) -> None:
+async def _all(action: Callable[[int], Awaitable[None]], number: int, *, abreast: int) -> None:
+    numbers = iter(range(number))
+
+    async def one_after_the_other() -> None:
+        for index in numbers:
+            await action(index)
+
     async with asyncio.TaskGroup() as group:
-        for index in range(number):
-            group.create_task(_call(action, index))
-
-
-async def _call(action: Callable[[int], Awaitable[None]], index: int) -> None:
-    await action(index)
+        for _ in range(abreast):
+            group.create_task(one_after_the_other())
 
 
 def _with_an_engine(measure: Callable[[Engine, Task], Awaitable[Measurement]]) -> Callable[[Task], Measurement]:
