@@ -29,6 +29,7 @@ PerdureError
 │   ├── RunEnded              it was asked for something that only a run can do that has not ended
 │   ├── CheckpointExists      it has a checkpoint of this name
 │   ├── CheckpointPending     nobody has saved the checkpoint yet that was asked for
+│   ├── LogNotWhole           what was asked for needs its log, which is written on the side
 │   ├── CannotContinue        it cannot go on on a version of its workflow
 │   ├── NotInDoubt            nobody has to say what became of the node
 │   ├── TypesMissing          this process lacks the node types it needs
@@ -529,6 +530,21 @@ class PlaceNotFound(RunError):
             f"Run {run_id!r} has {what}. `perdure events {run_id}` shows its log, `perdure checkpoint {run_id}` the names in it "
             f"and `perdure branches {run_id}` its lines of history.",
         )
+
+
+class LogNotWhole(RunError):
+    """What was asked of a run needs all of its log, and its log is written on the side: it may have gaps."""
+
+    code = "log_not_whole"
+
+    def __init__(self, run_id: str, what: str) -> None:
+        super().__init__(
+            run_id,
+            f"Run {run_id!r} was started with journal='audit': what is recorded of it is in its tables alone, and its log may "
+            f"have gaps. So {what}. Nothing has changed. `perdure show {run_id}` shows how it stands; start runs that need "
+            "their history with journal='log'.",
+        )
+        self.what = what
 
 
 class GoingBackPending(RunError):

@@ -66,11 +66,13 @@ def crash_everywhere(
     kinds: Sequence[CrashKind] | None = None,
     *,
     otherwise: Callable[[], None] | None = None,
+    **options: Any,
 ) -> str:
-    """Tell the undisturbed story, then one for each crash. `otherwise` makes it one with more commits and the same end."""
+    """Tell the undisturbed story, then one for each crash. `otherwise` makes it one with more commits and the same end; `options`
+    are those of the world."""
 
     async def main() -> str:
-        async with opened_world(url, folder) as world:
+        async with opened_world(url, folder, **options) as world:
             expected = await world.tell(reference)
             if otherwise is not None:
                 otherwise()

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from perdure.journal.events import Journal
 from perdure.testing.crashes import CrashKind, CrashPlan
 from perdure.testing.loop import run_virtual
 from perdure.testing.waits import wait_references
@@ -23,12 +24,14 @@ REFERENCES = {reference.name: reference for reference in wait_references()}
 KINDS = tuple(CrashKind)
 
 
-def crash_everywhere(url: str, folder: Path, name: str, hibernate_after: float, kinds: tuple[CrashKind, ...]) -> str:
+def crash_everywhere(
+    url: str, folder: Path, name: str, hibernate_after: float, kinds: tuple[CrashKind, ...], journal: Journal = "log"
+) -> str:
     reference = REFERENCES[name]
     settings = msgspec.structs.replace(SETTINGS, hibernate_after=hibernate_after)
 
     async def main() -> str:
-        async with opened_world(url, folder, settings=settings) as world:
+        async with opened_world(url, folder, settings=settings, journal=journal) as world:
             expected = await world.tell(reference)
             assert expected.problems == [], expected.problems
             boundaries = expected.boundaries[0]

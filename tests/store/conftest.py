@@ -54,10 +54,13 @@ async def store(url: str) -> AsyncIterator[Store]:
 
 
 async def verify_runs(store: Store) -> None:
-    """Every run that is left behind: its log has no gaps and adds up to its rows, column by column."""
+    """Every run that is left behind, unless its log is written on the side: it has no gaps and adds up to its rows, column by
+    column."""
     for summary in await store.list_runs(RunFilter(), before=None, limit=10_000):
         dump = await store.dump_run(summary.run_id)
         assert dump is not None
+        if dump.stored.run.audit is not None:
+            continue  # its log may have gaps
         assert [entry.seq for entry in dump.events] == list(range(1, dump.stored.run.last_seq + 1))
         projection = fold(summary.run_id, dump.events)
         assert projection.run == dump.stored.run

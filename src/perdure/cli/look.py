@@ -16,7 +16,7 @@ from perdure.cli.results import next_steps
 from perdure.cli.stores import holding, opened
 from perdure.cli.terminal import Paper, Pen, paper
 from perdure.cli.waits import what_is_awaited
-from perdure.cli.words import cells, day_and_time, duration, fitted, padded, plain, time_of_day, until
+from perdure.cli.words import cells, counted, day_and_time, duration, fitted, padded, plain, time_of_day, until
 from perdure.clock import SystemClock
 from perdure.engine.inspect import (
     events_of,
@@ -26,7 +26,7 @@ from perdure.engine.inspect import (
     load_run,
 )
 from perdure.ids import EngineId, RunId
-from perdure.journal.events import Recorded, encode_event
+from perdure.journal.events import Journal, Recorded, encode_event
 from perdure.journal.states import MOVING, TERMINAL, RunStatus
 from perdure.store.base import Store
 from perdure.store.shapes import LogLine, RunFilter, RunSummary
@@ -96,7 +96,8 @@ async def list_command(
 async def events_command(run: str, follow: bool, after: int, store: Place, as_json: bool) -> None:
     """Print the log of a run: everything that happened to it, in order.
 
-    Batches of items that nodes have recorded one after the other are told in one line. With --json, every event is there.
+    Batches of items that nodes have recorded one after the other are told in one line. With --json, every event is there. The
+    log of a run that was started with --journal audit may have gaps.
 
     RUN is a run's id, or as much of its beginning as no other run has.
 
@@ -105,13 +106,20 @@ async def events_command(run: str, follow: bool, after: int, store: Place, as_js
       perdure events 0198f2 --json | jq -r '.[].type'
     """
     async with holding(store, run) as (source, (run_id,)):
+        state = (await load_run(source, run_id)).run
         if follow:
-            await _follow_events(source, run_id, after, _Waiting(source, run_id, store), as_json=as_json)
+            waiting = _Waiting(source, run_id, store)
+            await _follow_events(source, run_id, after, waiting, as_json=as_json, journal=state.settings.journal)
             return
         entries = [entry async for entry in events_of(source, run_id, after=after)]
     if as_json:
-        print_json([event_document(entry) for entry in entries])
+        print_json([event_document(entry, state.settings.journal) for entry in entries])
         return
+    if state.audit is not None:
+        there = f"{counted(len(entries), 'event')} of {state.last_seq - min(after, state.last_seq)}"
+        click.echo(
+            f"perdure: the log of this run is written on the side and may have gaps: {there} are there", err=True
+        )
     folding = Folding()
     for entry in entries:
         _print_lines(folding.add(entry))
@@ -145,9 +153,11 @@ async def logs_command(run: str, follow: bool, store: Place, as_json: bool) -> N
                 _print_log(line, as_json=False, pen=paper().pen)
 
 
-def event_document(entry: Recorded) -> dict[str, Any]:
-    """Return an event with its place in the log, as other programs read it."""
+def event_document(entry: Recorded, journal: Journal = "log") -> dict[str, Any]:
+    """Return an event with its place in the log, as other programs read it. It is marked if that log may have gaps."""
     place = {"seq": entry.seq, "at": iso_time(entry.at), "branch": entry.branch_id, "epoch": entry.epoch}
+    if journal != "log":
+        place["journal"] = journal
     return place | msgspec.json.decode(encode_event(entry.event), type=dict[str, msgspec.Raw])
 
 
@@ -276,7 +286,9 @@ def _coloured_row(run: RunSummary, row: Sequence[str], widths: Sequence[int], sh
     return "  ".join((name, workflow, painted(sheet.pen, status, meaning), *map(sheet.pen.faint, rest))).rstrip()
 
 
-async def _follow_events(store: Store, run_id: RunId, after: int, waiting: _Waiting, *, as_json: bool) -> None:
+async def _follow_events(
+    store: Store, run_id: RunId, after: int, waiting: _Waiting, *, as_json: bool, journal: Journal
+) -> None:
     folding, clock = Folding(), SystemClock()
     unfolded_at = clock.monotonic()
 
@@ -289,7 +301,7 @@ async def _follow_events(store: Store, run_id: RunId, after: int, waiting: _Wait
 
     async for entry in follow_events(store, run_id, after=after, on_wait=wait):
         if as_json:
-            print_json_line(event_document(entry))
+            print_json_line(event_document(entry, journal))
         else:
             _print_lines(folding.add(entry))
     _print_lines(folding.flush())

@@ -41,7 +41,7 @@ from perdure.graph.model import Graph
 from perdure.graph.source import closure_of
 from perdure.graph.validate import validate
 from perdure.ids import RunId, new_id
-from perdure.journal.events import Durability, OnFailure
+from perdure.journal.events import Durability, Journal, OnFailure
 from perdure.journal.resting import IN_DOUBT
 from perdure.journal.states import TERMINAL, RunState, RunStatus
 from perdure.store.shapes import StoredRun
@@ -61,6 +61,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     on_failure: OnFailure | None
     timeout: float | None
     checkpoint_every: float | None
+    journal: Journal
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +88,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--timeout", type=Seconds(min=0, min_open=True), metavar="SECONDS", help="For the whole run.")
 @click.option("--checkpoint-every", type=Seconds(min=0, min_open=True), metavar="SECONDS",
               help="Save a checkpoint so often, if something has happened, and when the run comes to rest.")  # fmt: skip
+@click.option("--journal", type=click.Choice(["log", "audit"]), default="log", show_default=True,
+              help="With audit, the tables alone are what is recorded, and the log is written on the side.")  # fmt: skip
 @stay_option
 @imports_option
 @store_option
@@ -100,6 +103,7 @@ def run_command(
     on_failure: OnFailure | None,
     timeout: float | None,
     checkpoint_every: float | None,
+    journal: Journal,
     stay: bool,
     imports: Sequence[str],
     store: Place,
@@ -137,6 +141,7 @@ def run_command(
             on_failure=on_failure,
             timeout=timeout,
             checkpoint_every=checkpoint_every,
+            journal=journal,
         )
         ended = asyncio.run(_start(wish, store, stay=stay, as_json=as_json))
     return conclude(ended, store, as_json=as_json)
@@ -194,7 +199,7 @@ def resume_command(
 
 
 async def _start(wish: Wish, place: Place, *, stay: bool, as_json: bool) -> Ended:
-    async with Engine(place.url, recover=False) as engine:
+    async with Engine(place.url, recover=False, journal=wish.journal) as engine:
         before = None if wish.run_id is None else await engine.store.load_state(RunId(wish.run_id))
         run = await engine.start(
             wish.saved or wish.program,

@@ -19,6 +19,7 @@ from perdure.clock import Clock
 from perdure.engine.adoption import is_woken
 from perdure.engine.driver import Driver, NotOurs
 from perdure.engine.engine import Engine
+from perdure.engine.following import LAST_EVENTS_SECONDS
 from perdure.engine.hub import Flash
 from perdure.engine.inspect import events_of, load_graph, load_run
 from perdure.engine.live import LiveStreams
@@ -30,8 +31,9 @@ from perdure.graph.ordering import nodes_in_order
 from perdure.ids import RunId
 from perdure.journal.events import Recorded
 from perdure.journal.lineage import places_gone_back_to
-from perdure.journal.projection import fold
+from perdure.journal.projection import Projection, fold
 from perdure.journal.states import MOVING, TERMINAL, RunStatus
+from perdure.journal.waiting import Waits
 
 TAKE_OVER_SECONDS = 2.0
 """How often to look whether a run that somebody else drives has lost its engine."""
@@ -70,7 +72,8 @@ async def drive(
         engine.hub.showing(run_id) as shown,
         _Signals(changed, before_end=before_end or display.close) as signals,
     ):
-        return await _Attendance(engine, watch, display, signals, changed, shown, stays=stays).attend(rested_at)
+        kind = _Attendance if run.audit is None else _AuditedAttendance
+        return await kind(engine, watch, display, signals, changed, shown, stays=stays).attend(rested_at)
 
 
 class _Attendance:
@@ -111,6 +114,7 @@ class _Attendance:
             await self._read()
             self._display.draw(self._watch)
             if self._watch.last_seq > rested_at and await self._is_over():
+                await self._read_rest()
                 return None
             if self._signals.number is not None and (is_let_go or self._driver is None):
                 return self._signals.number
@@ -163,12 +167,18 @@ class _Attendance:
         self._hear(entries)
         self._watch.pasts.clear()
 
+    async def _read_rest(self) -> None:
+        """Read what may still be missing of a run that is over."""
+
     def _hear(self, entries: Sequence[Recorded]) -> None:
-        while not self._shown.empty():
-            self._watch.flash(self._shown.get_nowait())
+        self._hear_flashes()
         if entries:
             self._watch.hear(entries)
             self._display.heard(self._watch, entries)
+
+    def _hear_flashes(self) -> None:
+        while not self._shown.empty():
+            self._watch.flash(self._shown.get_nowait())
 
     def _look(self) -> LiveStreams | None:
         return None if self._driver is None else self._driver.live_streams()
@@ -194,6 +204,28 @@ class _Attendance:
         """Return how long until time itself moves a run that rests."""
         wake_at = self._watch.run.wake_at if self._watch.rests else None
         return float("inf") if wake_at is None else max(0.01, (wake_at - self._clock.now_micros()) / 1_000_000)
+
+
+class _AuditedAttendance(_Attendance):
+    """Keeps to a run whose log is written on the side: what it is comes from its tables, and from its log what is told of it."""
+
+    _heard_seq = 0
+
+    async def _read(self) -> None:
+        store, run_id = self._engine.store, self._watch.run_id
+        stored = await load_run(store, run_id)
+        entries = [entry async for entry in events_of(store, run_id, after=self._heard_seq)]
+        self._hear_flashes()
+        waits = Waits(stored.waits, stored.signals)
+        self._watch.see(Projection(stored.run, stored.nodes, {}, waits, stored.given), entries)
+        if entries:
+            self._heard_seq = entries[-1].seq
+            self._display.heard(self._watch, entries)
+
+    async def _read_rest(self) -> None:
+        await self._engine.write_trail(LAST_EVENTS_SECONDS)
+        await self._read()
+        self._display.draw(self._watch)
 
 
 class _Signals:

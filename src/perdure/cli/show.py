@@ -156,6 +156,8 @@ def _header(run: RunState, sheet: Paper, *, is_left: bool) -> Iterator[str]:
     interrupted = pen.warning(", interrupted: no engine drives it") if is_left else ""
     yield f"{pen.strong(plain(run.workflow))} {pen.faint(f'version {run.version}')}  {verdict(run, pen)}{interrupted}"
     yield f"{pen.faint('run    ')} {plain(run.run_id)}"
+    if run.audit is not None:
+        yield f"{pen.faint('journal')} audit: the tables are what is recorded, the log may have gaps"
     if run.started_at is not None:
         yield f"{pen.faint('started')} {day_and_time(run.started_at)}"
     for label, values in (("inputs ", run.inputs), ("outputs", run.outputs or {})):

@@ -94,10 +94,19 @@ class Watch:
                 born = create_run(self.run_id, entry.event, at=entry.at, branch_id=entry.branch_id, epoch=entry.epoch)
                 self._projection = Projection(born)
                 self._projection.pasts = self.pasts
-            self._pace.hear(entry.event, at=entry.at)
-            # Not at the start of an attempt: what its body shows comes sooner than the news that it was started.
-            if isinstance(entry.event, e.NodeCompleted | e.NodeFailed | e.AttemptLost):
-                self.shown.pop(entry.event.node_id, None)
+            self._note(entry)
+
+    def see(self, projection: Projection, entries: Iterable[e.Recorded]) -> None:
+        """Take in how the run stands by its tables, and what its log tells of it: perhaps not all."""
+        self._projection = projection
+        for entry in entries:
+            self._note(entry)
+
+    def _note(self, entry: e.Recorded) -> None:
+        self._pace.hear(entry.event, at=entry.at)
+        # Not at the start of an attempt: what its body shows comes sooner than the news that it was started.
+        if isinstance(entry.event, e.NodeCompleted | e.NodeFailed | e.AttemptLost):
+            self.shown.pop(entry.event.node_id, None)
 
     def flash(self, flash: Flash) -> None:
         """Take in what a body shows."""

@@ -27,9 +27,9 @@ from typing import BinaryIO, Final
 import msgspec
 
 from perdure.clock import Clock
-from perdure.engine.exporting import Packed, Packer, for_owner, pack
+from perdure.engine.exporting import Packed, Packer, birth_of, for_owner, pack
 from perdure.errors import BlobDamaged, BlobMissing, BundleError, StoreDamaged, StoreLocked
-from perdure.ids import DEFAULT_PROJECT, RunId, Seq, digest_of, new_id
+from perdure.ids import DEFAULT_PROJECT, RunId, digest_of, new_id
 from perdure.store.base import Store
 from perdure.store.blobs import BlobStore
 from perdure.store.bundles import ANY_SIZE, BundleReader, Head
@@ -229,8 +229,9 @@ class Archiver:
         if (archived := await self._store.load_archive(head.run_id)) is not None:
             return archived.created_at == head.created_at and archived.last_seq >= head.last_seq
         state = await self._store.load_state(head.run_id)
-        page = await self._store.load_events(head.run_id, after=Seq(0), limit=1)
-        return state is not None and state.last_seq >= head.last_seq and bool(page) and page[0].id == head.birth
+        if state is None or state.last_seq < head.last_seq:
+            return False
+        return await birth_of(self._store, state) == head.birth
 
     @asynccontextmanager
     async def _portion(self) -> AsyncGenerator[None]:

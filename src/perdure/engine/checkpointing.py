@@ -46,8 +46,8 @@ def naming_command(run_id: RunId, naming: Naming, *, at: int) -> Command:
 
 
 def obey_checkpoint(command: Command, driver: Driver, *, at: int) -> bool:
-    """Give the place where the run is the name that was asked for. False if the run has ended."""
-    if driver.projection.run.status in TERMINAL:
+    """Give the place where the run is the name that was asked for. False if the run has ended, or its log may have gaps."""
+    if driver.projection.run.status in TERMINAL or driver.projection.run.settings.journal == "audit":
         return False
     naming = msgspec.convert(command.payload, Naming)
     driver.decider.save_checkpoint(naming.name, asked_as=naming.asked_as, at=at)

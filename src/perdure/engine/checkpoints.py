@@ -12,7 +12,7 @@ from perdure.clock import from_micros
 from perdure.dispatch.failure import storable
 from perdure.engine.checkpointing import Naming, naming_command
 from perdure.engine.fed import Fed
-from perdure.errors import CheckpointExists, CheckpointPending, CommandIdTaken, RunEnded
+from perdure.errors import CheckpointExists, CheckpointPending, CommandIdTaken, LogNotWhole, RunEnded
 from perdure.ids import BranchId, RunId, Seq
 from perdure.journal.checkpoints import name_problem
 from perdure.journal.states import TERMINAL, CheckpointState
@@ -68,8 +68,9 @@ class Checkpoints(Fed):
         belongs to it. A run that rests goes on resting.
 
         A name is given once: raises CheckpointExists if the run has a checkpoint of this name, or was asked for one, unless
-        by the same `command_id`. Raises RunEnded if the run has ended, and ValueError for a name that is none. If whoever
-        drives the run has not recorded it in time, raises CheckpointPending: the wish is kept, and will be.
+        by the same `command_id`. Raises RunEnded if the run has ended, LogNotWhole for a run with `journal="audit"`, and
+        ValueError for a name that is none. If whoever drives the run has not recorded it in time, raises CheckpointPending: the
+        wish is kept, and will be.
         """
         if (problem := name_problem(name)) is not None:
             raise ValueError(problem)
@@ -94,7 +95,10 @@ class Checkpoints(Fed):
         return await load_checkpoints(self._engine.store, self.run_id)
 
     async def _ask_for(self, name: str, asked_as: str) -> None:
-        if (status := (await self.state()).status) in TERMINAL:
+        run = await self.state()
+        if run.audit is not None:
+            raise LogNotWhole(self.run_id, "no place in it can be given a name")
+        if (status := run.status) in TERMINAL:
             raise RunEnded(self.run_id, status.value, f"Checkpoint {name!r} was not saved.")
         store = self._engine.store
         naming = Naming(name=name, asked_as=storable(asked_as))

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -26,7 +26,7 @@ from perdure.clock import Clock
 from perdure.errors import StoreDamaged, StoreError, StoreLocked, StoreReadOnly
 from perdure.ids import RunId
 from perdure.store.base import Store
-from perdure.store.transitions import Busy, Outcome, Rejected, Transition
+from perdure.store.transitions import Busy, Committed, Outcome, Rejected, Transition
 
 FIRST_RETRY_SECONDS = 0.05
 LAST_RETRY_SECONDS = 1.0
@@ -72,8 +72,16 @@ class Committer:
     """Commits for all runs of an engine. `run` belongs in a task of its own."""
 
     def __init__(
-        self, store: Store, clock: Clock, *, patience_seconds: float, async_delay_seconds: float = 0.002
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        patience_seconds: float,
+        async_delay_seconds: float = 0.002,
+        on_audited: Callable[[Transition], None] | None = None,
     ) -> None:
+        """`on_audited` is given what was committed of runs whose events are written on the side."""
+        self._on_audited = on_audited
         self._store = store
         self._clock = clock
         self._patience = patience_seconds
@@ -147,6 +155,8 @@ class Committer:
                 self._hold(source, transition, outcome, began)
                 continue
             held = self._held.pop(source, None)
+            if self._on_audited is not None and transition.run.audit is not None and isinstance(outcome, Committed):
+                self._on_audited(transition)
             source.committed(transition, outcome)
             if held is not None and held.has_more:
                 self.submit(source)

@@ -37,7 +37,12 @@ async def compact_run(store: Store, run_id: RunId, *, dry_run: bool = False) -> 
     if state is None:
         raise await missing(store, run_id)
     segments = await store.list_segments(run_id)
-    log = LongLog(run_id=run_id, last_seq=state.last_seq, in_segments=segments[-1].last_seq if segments else 0)
+    log = LongLog(
+        run_id=run_id,
+        last_seq=state.last_seq,
+        in_segments=segments[-1].last_seq if segments else 0,
+        is_audited=state.audit is not None,
+    )
     events = await _compact(store, log, dry_run=dry_run)
     return Compaction(is_dry_run=dry_run, runs=int(events > 0), events=events)
 
@@ -62,11 +67,13 @@ async def _long_logs(store: Store, longer_than: int) -> AsyncIterator[LongLog]:
 
 async def _compact(store: Store, log: LongLog, *, dry_run: bool) -> int:
     """Move as many events as fill whole segments, and return their number."""
-    full = max(log.last_seq - KEPT_EVENTS - log.in_segments, 0) // EVENTS_PER_SEGMENT
+    end = max(log.last_seq - KEPT_EVENTS, log.in_segments)
+    there = await store.count_events(log.run_id, through=Seq(end)) if log.is_audited else end - log.in_segments
+    full = there // EVENTS_PER_SEGMENT
     if dry_run:
         return full * EVENTS_PER_SEGMENT
     events = 0
     for number in range(1, full + 1):
-        through = log.in_segments + number * EVENTS_PER_SEGMENT
+        through = end if log.is_audited else log.in_segments + number * EVENTS_PER_SEGMENT
         events += await store.compact_log(log.run_id, through=Seq(through), most=EVENTS_PER_SEGMENT)
     return events

@@ -70,6 +70,8 @@ class Continuing(Told):
         return await self._engine.prepared(msgspec.structs.replace(run, version=version))
 
     async def _initial_version(self, run: RunState) -> int:
+        if run.audit is not None:
+            return run.audit.version
         for entry in await self._engine.store.load_events(self.run_id, after=Seq(0), limit=1):
             if isinstance(entry.event, RunCreated):
                 return entry.event.version

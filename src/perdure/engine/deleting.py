@@ -21,7 +21,7 @@ from perdure.journal.events import Recorded, RunDeleted
 from perdure.journal.states import TERMINAL, RunState
 from perdure.store.base import Store
 from perdure.store.blobs import BlobStore
-from perdure.store.records import KeptCommand, Record
+from perdure.store.records import KINDS, KeptCommand, Kind, Record
 from perdure.store.shapes import LogLine, WorkflowVersion
 from perdure.store.transitions import BlobUse, ItemRow
 
@@ -70,13 +70,17 @@ async def _replaced(store: Store, blobs: BlobStore, run: RunState, event: RunDel
 async def _emptied(
     pages: AsyncGenerator[Sequence[Record], None], deletion: Recorded
 ) -> AsyncGenerator[Sequence[Record], None]:
+    is_told = False
     async with aclosing(pages) as reading:
         async for page in reading:
+            if not is_told and any(KINDS[type(record)] > Kind.EVENT for record in page):
+                is_told = True
+                yield [deletion]  # behind all other events, also if the last of them is missing
             kept = [_without(record, deletion) for record in page if not isinstance(record, _VALUES_ALONE)]
-            if kept and isinstance(last := kept[-1], Recorded) and last.seq == deletion.seq - 1:
-                kept.append(deletion)
             if kept:
                 yield kept
+    if not is_told:
+        yield [deletion]
 
 
 def _without(record: Record, deletion: Recorded) -> Record:

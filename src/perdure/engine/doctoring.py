@@ -106,6 +106,9 @@ class Examiner:
 
     async def _examine(self, run_id: RunId) -> _Examined:
         try:
+            run = await self._store.load_state(run_id)
+            if run is not None and run.audit is not None:
+                return await self._examine_rows(run)
             stored = await self._store.dump_run(run_id)
         except (msgspec.MsgspecError, ValueError) as error:
             unreadable = finding("R2", f"a row of the run cannot be read: {error}", left="nobody can read it")
@@ -126,6 +129,17 @@ class Examiner:
         if plan is None and chart.candidate is not None:
             plan = chart.candidate.plan
         return _Examined(stored=stored, examination=examination, plan=plan, dead=dead)
+
+    async def _examine_rows(self, run: RunState) -> _Examined:
+        """Examine a run whose rows are all that counts: there is no log to repair them by."""
+        saved = await self._store.load_version(run.workflow, run.version)
+        findings: tuple[Finding, ...] = ()
+        if saved is None or readable_graph(saved.graph) is None:
+            problem = f"version {run.version} of workflow {run.workflow!r} is not in the store, or cannot be read"
+            left = "its log is written on the side, so that no branch can be made from it; bring the version back"
+            findings = (finding("E2", problem, left=left),)
+        note = finding("G1", "journal='audit'")
+        return _Examined(stored=None, examination=Examination(findings=findings, notes=(note,)), plan=None, dead=None)
 
     async def _ownership(self, stored: StoredRun) -> tuple[str | None, EngineId | None]:
         """Return the living engine that drives a run, if one does; else its owner, if that one is known to be gone."""

@@ -8,9 +8,15 @@ from __future__ import annotations
 
 from perdure.ids import Epoch, RunId, Seq
 from perdure.journal.events import AnyEvent, BranchCreated, RunReopened
+from perdure.journal.states import RunState
 from perdure.store.base import Store
 
 EVENTS_PER_PAGE = 1_000
+
+
+async def driven_so_far(store: Store, run: RunState) -> float:
+    """Return for how many seconds engines have driven the run, by its row if that tells, else by its log."""
+    return await driven_seconds(store, run.run_id) if run.audit is None else run.audit.driven_micros / 1_000_000
 
 
 async def driven_seconds(store: Store, run_id: RunId) -> float:
@@ -33,7 +39,7 @@ async def _read(store: Store, run_id: RunId, spans: _Spans, *, after: Seq, throu
         for entry in page:
             if through is not None and entry.seq > through:
                 return
-            if _begins_anew(entry.event):
+            if begins_anew(entry.event):
                 spans.clear()
             spans.add(entry.epoch, entry.at, entry.at)
         after = page[-1].seq
@@ -58,5 +64,6 @@ class _Spans:
         return sum(last - first for first, last in self._spans.values()) / 1_000_000
 
 
-def _begins_anew(event: AnyEvent) -> bool:
+def begins_anew(event: AnyEvent) -> bool:
+    """Whether a run has all its time again."""
     return isinstance(event, RunReopened) or (isinstance(event, BranchCreated) and event.restored)

@@ -93,7 +93,10 @@ class Driver:
         """Whether the run was there before, so that another process may have stored what it holds."""
         self._plan = plan
         self._on_gone = on_gone
-        self._tenure = Tenure(claim, base_seq=base_seq, seen_epoch=seen_epoch, seen_branch=projection.run.branch_id)
+        run = projection.run
+        self._tenure = Tenure(
+            claim, base_seq=base_seq, seen_epoch=seen_epoch, seen_branch=run.branch_id, audit=run.audit
+        )
         self._is_gone = False
         self.is_draining = False
         """Whether nothing more begins, because the run is being let go."""

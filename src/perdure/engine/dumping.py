@@ -32,7 +32,9 @@ def dump_of(stored: RunDump, lost_blobs: Sequence[str] = (), unused_blobs: Seque
         checkpoints=stored.checkpoints,
         branches=stored.branches,
         version_hash=version_hash,
-        plan=None if graph is None else compile_plan(graph, {}, generators=generators_of(stored)),
+        plan=None
+        if graph is None
+        else compile_plan(graph, {}, generators=generators_of(stored) | _sources(stored, graph)),
         kept=tuple(_kept(row) for row in stored.items),
         lost_blobs=tuple(lost_blobs),
         unused_blobs=tuple(unused_blobs),
@@ -43,6 +45,14 @@ def generators_of(stored: RunDump) -> set[NodeId]:
     """Return the nodes that are generators, as the log tells: their types may not be here."""
     started = (entry.event for entry in stored.events if isinstance(entry.event, e.NodeStarted))
     return {event.node_id for event in started if event.generates}
+
+
+def _sources(stored: RunDump, graph: Graph) -> set[NodeId]:
+    """Return the nodes that are generators by their rows, where the log may not tell: they give items, and read none."""
+    if stored.stored.run.audit is None:
+        return set()
+    readers = {edge.target for edge in graph.edges if edge.mode is not None}
+    return {node.node_id for node in stored.stored.nodes if node.stream is not None} - readers
 
 
 def _kept(row: ItemRow) -> KeptEntries:

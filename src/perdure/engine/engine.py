@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from perdure.clock import Clock, SystemClock
 from perdure.dispatch.base import Dispatch
@@ -31,7 +31,7 @@ from perdure.engine.checkpointing import saved_so_far
 from perdure.engine.choosing import choose
 from perdure.engine.committer import Committer
 from perdure.engine.doctoring import Diagnosis, Doctor
-from perdure.engine.driven import driven_seconds
+from perdure.engine.driven import driven_so_far
 from perdure.engine.driver import Driver, NotOurs
 from perdure.engine.hub import Hub
 from perdure.engine.inputs import check_inputs
@@ -54,6 +54,7 @@ from perdure.engine.slots import Slots
 from perdure.engine.starting import begin, checked_run_id, creation, differences, run_settings
 from perdure.engine.tags import checked_tags
 from perdure.engine.telling import Telling, chosen_statuses
+from perdure.engine.trail import Trail
 from perdure.engine.values import Decode, Values
 from perdure.engine.versions import Versions
 from perdure.engine.wanted import Wanted
@@ -121,8 +122,16 @@ class Engine(Keeping, Retention, Telling, Versions):
         name: str = "",
         project: str = DEFAULT_PROJECT,
         recover: bool = True,
+        journal: e.Journal = "log",
     ) -> None:
-        """`recover=False` leaves runs alone that were not asked for through this engine."""
+        """`recover=False` leaves runs alone that were not asked for through this engine.
+
+        With `journal="audit"`, runs that are started here are recorded in their tables alone, and keep to that wherever they go
+        on. Their events are written on the side: one that cannot be written is lost, and what needs a whole log is refused.
+        """
+        if journal not in get_args(e.Journal):
+            raise ValueError(f"journal={journal!r} is none: it is 'log' or 'audit'")
+        self._journal: e.Journal = journal
         self._given_store = store
         self._blobs_url = blobs
         self._workflows = None if workflows is None else list(workflows)
@@ -147,6 +156,8 @@ class Engine(Keeping, Retention, Telling, Versions):
         self._opened_by: int | None = None
         """The process that opened the engine, which is the only one that can use it."""
         self._is_stopping = False
+        self._stops_at = 0.0
+        """When the grace period of whoever stops the engine is over, by the clock's `monotonic`."""
         self._is_closed = False
         self._stack = AsyncExitStack()
         self.clock = clock or SystemClock()
@@ -229,6 +240,7 @@ class Engine(Keeping, Retention, Telling, Versions):
             on_failure=on_failure,
             timeout=timeout,
             checkpoint_every=checkpoint_every,
+            journal=self._journal,
         )
         prepared = choice.prepared or await self._catalogue.save(choice.program, at=now)
         encoded, blobs = await self.values.pack_all(given, where=f"inputs of workflow {prepared.graph.name!r}")
@@ -420,7 +432,7 @@ class Engine(Keeping, Retention, Telling, Versions):
                 self._probe_apart(chosen, dead_owner, stored, prepared)
                 return None
             answers = await ask_probes(doubtful, stored, prepared.plan, prepared.types, self.values)
-        spent = 0.0 if run.settings.timeout_seconds is None else await driven_seconds(self.store, chosen)
+        spent = 0.0 if run.settings.timeout_seconds is None else await driven_so_far(self.store, run)
         saved = await saved_so_far(self.store, run)
         ranges: Sequence[ItemRange] = ()
         if any(node.stream for node in stored.nodes):
@@ -512,11 +524,16 @@ class Engine(Keeping, Retention, Telling, Versions):
     async def _mended(self, stored: StoredRun) -> StoredRun:
         """Return a run that is about to be taken up, repaired if something is wrong with it. Raises RunDamaged if it cannot
         be."""
-        if not is_suspect(stored.run, stored.nodes, stored.waits, stored.tail):
+        is_audited = stored.run.audit is not None  # its tables count, and there is nothing to compare them with
+        if is_audited or not is_suspect(stored.run, stored.nodes, stored.waits, stored.tail):
             return stored
         await self._until_joined()
         await self._doctor.require_healthy(stored.run.run_id)
         return await self._store.load_run(stored.run.run_id) or stored
+
+    async def write_trail(self, seconds: float) -> None:
+        """Have the events written that wait on the side, as far as that can be done within some time."""
+        await self._trail.flush(seconds)
 
     async def not_readable(self, run_id: RunId) -> RunNotReadable | None:
         """Return why this engine leaves a run to others that nobody drives and that should move, if it does."""
@@ -584,6 +601,7 @@ class Engine(Keeping, Retention, Telling, Versions):
         for run_id in self.hub.watched():
             self.hub.changed(run_id)
         grace = self._settings.grace_seconds if grace_seconds is None else grace_seconds
+        self._stops_at = self.clock.monotonic() + grace
         try:
             await self._drain(grace)
         finally:  # whoever loses patience gets a quick end, not half of one
@@ -609,6 +627,7 @@ class Engine(Keeping, Retention, Telling, Versions):
             await self._membership.leave()  # first, so that others need not wait for bodies that do not end
             await end_bodies(self._driving)
             await self._logs.flush()
+            await self._trail.close(self._stops_at - self.clock.monotonic())
         finally:
             self._is_closed = True
             await self._stack.aclose()
@@ -633,6 +652,7 @@ class Engine(Keeping, Retention, Telling, Versions):
         )
         self._catalogue = Catalogue(self._store, self._codecs, self._workflows)
         self._logs = LogKeeper(self.hub.log_lines, self._store, self.clock)
+        self._trail = Trail(self._store, self.clock, on_written=self.hub.changed)
         self._membership = Membership(
             self._store,
             self.clock,
@@ -680,6 +700,7 @@ class Engine(Keeping, Retention, Telling, Versions):
                     ("logs", self._logs.run),
                     ("recovery", self._recovery.run),
                     ("sweep", self._listening.sweep_on_demand),
+                    ("trail", self._trail.run),
                     ("waking", self._listening.wake_in_time),
                 )
             ),
@@ -713,7 +734,12 @@ class Engine(Keeping, Retention, Telling, Versions):
         )
         return Machinery(
             store=self._store,
-            committer=Committer(self._store, self.clock, patience_seconds=settings.patience_seconds),
+            committer=Committer(
+                self._store,
+                self.clock,
+                patience_seconds=settings.patience_seconds,
+                on_audited=self._trail.add,
+            ),
             slots=slots,
             warmth=warmth,
             dispatch=dispatch,

@@ -13,7 +13,7 @@ import msgspec
 
 from perdure.clock import Clock
 from perdure.engine.absence import missing
-from perdure.ids import EventId, RunId, new_id
+from perdure.ids import EventId, RunId, Seq, new_id
 from perdure.journal.events import Recorded
 from perdure.journal.states import RunState
 from perdure.store.base import Store
@@ -166,12 +166,20 @@ class Packer:
             created_at=run.created_at,
             ended_at=run.ended_at,
             last_seq=run.last_seq,
-            birth=birth,
+            birth=birth if run.audit is None else run.audit.birth,
             written_at=self._clock.now_micros(),
         )
         self._writer = BundleWriter(self._file, self._head)
         self._writer.add(self._early)
         self._early = []
+
+
+async def birth_of(store: Store, run: RunState) -> EventId | None:
+    """Return the event that has created a run that is there: tells it from another one of its id."""
+    if run.audit is not None:
+        return run.audit.birth
+    page = await store.load_events(run.run_id, after=Seq(0), limit=1)
+    return page[0].id if page else None
 
 
 def for_owner(path: str, flags: int) -> int:

@@ -22,6 +22,7 @@ from perdure.journal.events import Encoded, Origin, RunCreated
 from perdure.journal.forking import Taken, taken_over
 from perdure.journal.projection import Projection
 from perdure.journal.states import RunState
+from perdure.store.shapes import StoredRun
 from perdure.store.transitions import BlobUse
 
 if TYPE_CHECKING:
@@ -47,12 +48,12 @@ class Forks(Restores, Continuing):
         `version` of the workflow, neither are nodes that differ there, and what depends on them. It has the settings of this one.
         Idempotent by `run_id`, as `engine.start` is: a run of that id that was begun otherwise raises RunIdTaken.
 
-        Raises WrongInputs, PlaceNotFound, VersionNotFound, TypesMissing if code of nodes is not here, and BlobMissing if a value
-        that it would take over is gone.
+        Raises WrongInputs, PlaceNotFound, VersionNotFound, TypesMissing if code of nodes is not here, BlobMissing if a value that
+        it would take over is gone, and LogNotWhole for a place of a run with `journal="audit"`.
         """
         chosen = checked_run_id(self._engine.chance.new_id() if run_id is None else run_id)
         place = await self._place_of(chosen) if at is None and run_id is not None else at
-        stored = await self.load() if place is None else await stored_at(self._engine.store, self.run_id, place)
+        stored = await self._source(place, is_repeated=at is None)
         prepared = await self._prepared_on(stored.run, stored.run.version if version is None else version)
         if prepared.missing:
             raise TypesMissing(self.run_id, prepared.missing.types, workflows=prepared.missing.workflows)
@@ -70,10 +71,22 @@ class Forks(Restores, Continuing):
 
     async def forked_from(self) -> Origin | None:
         """Return the run from which this one was forked, and the last event of it that counts; None if it was started."""
-        await self.state()
+        run = await self.state()
+        if run.audit is not None:
+            return run.audit.forked_from
         first = await self._engine.store.load_events(self.run_id, after=Seq(0), limit=1)
         created = first[0].event if first else None
         return created.forked_from if isinstance(created, RunCreated) else None
+
+    async def _source(self, place: str | int | None, *, is_repeated: bool) -> StoredRun:
+        """Return the run as it is to be forked. Where its log does not tell what it was, a fork that was made before and is asked
+        for again is recognised by its place and by what never changes."""
+        stored = await self.load() if place is None or is_repeated else None
+        if place is None and stored is not None:
+            return stored
+        if stored is not None and stored.run.audit is not None and isinstance(place, int):
+            return msgspec.structs.replace(stored, run=msgspec.structs.replace(stored.run, last_seq=Seq(place)))
+        return await stored_at(self._engine.store, self.run_id, place or 0)
 
     async def _place_of(self, run_id: RunId) -> Seq | None:
         """Return the place from which a run was forked that is there: who asks for it again means the same one."""

@@ -18,6 +18,7 @@ import msgspec
 
 from perdure.clock import Clock
 from perdure.engine.dumping import readable_graph
+from perdure.engine.exporting import birth_of
 from perdure.engine.sending import PAUSE
 from perdure.engine.starting import checked_run_id
 from perdure.engine.transfer import Transfer
@@ -96,6 +97,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     version: WorkflowVersion
     birth: EventId
     last: EventId
+    """Its last event, or the first one of its last transition if its log may have gaps."""
     digest: str
 
 
@@ -238,9 +240,14 @@ class _Look:
 
     def done(self, digest: str) -> Checked:
         run, version, first, last = self._run, self._version, self._first, self._last
-        if run is None or version is None or first is None or last is None:
-            raise self._refusal("it holds no run, or not its graph, or not its log")
-        if last.seq != run.last_seq:
+        if run is None or version is None:
+            raise self._refusal("it holds no run, or not its graph")
+        ids = (first.id, last.id) if run.audit is None and first is not None and last is not None else None
+        if run.audit is not None:
+            ids = (run.audit.birth, run.audit.transition)
+        if ids is None:
+            raise self._refusal("it does not hold the log of its run")
+        if last is not None and (last.seq > run.last_seq or (run.audit is None and last.seq != run.last_seq)):
             raise self._refusal(f"its log ends at {last.seq}, and not at {run.last_seq}")
         graph = readable_graph(version.graph)
         if graph is None or content_hash(graph) != version.graph_hash or version.graph_hash != run.graph_hash:
@@ -249,7 +256,7 @@ class _Look:
             raise self._refusal("its version is not that of its run")
         if self.blobs != self._uses:
             raise self._refusal("its blobs are not those that the run refers to")
-        return Checked(run=run, version=version, birth=first.id, last=last.id, digest=digest)
+        return Checked(run=run, version=version, birth=ids[0], last=ids[1], digest=digest)
 
     def dump(self) -> RunDump:
         run, kept = self._run, self._kept
@@ -295,7 +302,9 @@ class _Look:
             raise self._refusal(f"{record.version} is no number of a version")
 
     def _hear(self, entry: e.Recorded) -> None:
-        if entry.seq != (1 if self._last is None else self._last.seq + 1):
+        expected = 1 if self._last is None else self._last.seq + 1
+        may_have_gaps = self._run is not None and self._run.audit is not None
+        if entry.seq < expected or (entry.seq > expected and not may_have_gaps):
             raise self._refusal(f"event {entry.seq} of its log is out of its place")
         self._first = self._first or entry
         self._last = entry
@@ -313,18 +322,21 @@ async def _is_there(store: Store, run_id: RunId, checked: Checked) -> bool:
     there = await store.load_state(run_id)
     if there is None:
         return False
-    if await _event_id(store, run_id, Seq(1)) != checked.birth:
+    if await birth_of(store, there) != checked.birth:
         raise ImportConflict(run_id, "is another run than the one in the file")
     if there.last_seq < checked.run.last_seq:
         raise ImportConflict(run_id, "has not come as far as the one in the file")
-    if await _event_id(store, run_id, checked.run.last_seq) != checked.last:
+    if not await _is_on_the_way(store, there, checked):
         raise ImportConflict(run_id, "went on otherwise than the one in the file")
     return True
 
 
-async def _event_id(store: Store, run_id: RunId, seq: Seq) -> EventId | None:
-    page = await store.load_events(run_id, after=Seq(seq - 1), limit=1)
-    return page[0].id if page else None
+async def _is_on_the_way(store: Store, there: RunState, checked: Checked) -> bool:
+    """Whether a run that is here has come past where the one in the file is, as far as that can be told."""
+    if there.audit is not None:
+        return there.last_seq > checked.run.last_seq or there.audit.transition == checked.last
+    page = await store.load_events(there.run_id, after=Seq(checked.run.last_seq - 1), limit=1)
+    return bool(page) and page[0].id == checked.last
 
 
 def _keep_blobs(source: Source, blobs: BlobStore) -> None:

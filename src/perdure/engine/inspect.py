@@ -17,6 +17,7 @@ from perdure.engine.archives import find_archived
 from perdure.engine.checkpoints import Checkpoint, checkpoint_of
 from perdure.engine.dumping import readable_graph
 from perdure.engine.engine import Engine
+from perdure.engine.following import last_events
 from perdure.engine.leases import is_gone
 from perdure.engine.past import log_until, stored_at
 from perdure.engine.progress import (
@@ -143,6 +144,8 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     deleted_at: str | None = None
     """When its values were deleted, if they were."""
     tags: tuple[str, ...] = ()
+    journal: e.Journal = "log"
+    """With `audit` its log is written on the side, and may have gaps."""
 
 
 async def find_run(store: Store, text: str) -> RunId:
@@ -193,10 +196,13 @@ async def follow_events(
     `on_wait` is awaited whenever there is nothing more to yield for the moment.
     """
     while (run := await store.load_state(run_id)) is not None:
+        is_audited, has_ended = run.audit is not None, run.status in TERMINAL
+        if is_audited and has_ended:
+            await last_events(store, run, SystemClock(), after=after)
         async for entry in events_of(store, run_id, after=after):
             yield entry
             after = entry.seq
-        if run.status in TERMINAL and after >= run.last_seq:
+        if has_ended and (is_audited or after >= run.last_seq):
             return
         if on_wait is not None:
             await on_wait()
@@ -263,6 +269,7 @@ def report_of(
         wake_at=iso_time(run.wake_at),
         waits=tuple(wait_report(wait, is_answered=is_answered(stored, wait)) for wait in open_waits(stored)),
         checkpoint=None if last is None else checkpoint_of(last),
+        journal=run.settings.journal,
     )
 
 

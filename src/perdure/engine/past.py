@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from perdure.engine.absence import missing
 from perdure.engine.tenure import steps_on_branch
-from perdure.errors import PlaceNotFound
+from perdure.errors import LogNotWhole, PlaceNotFound
 from perdure.graph.model import Graph
 from perdure.graph.ordering import nodes_in_order
 from perdure.ids import RunId, Seq
 from perdure.journal.compare import Difference, Side, compare
 from perdure.journal.events import BranchActivated, Recorded
 from perdure.journal.projection import Projection, fold
-from perdure.journal.states import BranchState
+from perdure.journal.states import BranchState, RunState
 from perdure.store.base import Store
 from perdure.store.shapes import StoredRun
 
@@ -20,15 +20,13 @@ EVENTS_PER_PAGE = 1_000
 
 async def stored_at(store: Store, run_id: RunId, place: int | str) -> StoredRun:
     """Return a run as it stood after an event, or at a checkpoint. Nobody owned it then, and no commands waited for it, as far as
-    that is not in the log. Raises PlaceNotFound."""
+    that is not in the log. Raises PlaceNotFound, and LogNotWhole for a run with `journal="audit"`."""
     return _stored(fold(run_id, await log_until(store, run_id, await seq_of(store, run_id, place))))
 
 
 async def seq_of(store: Store, run_id: RunId, place: int | str) -> Seq:
     """Return the event at a place: its own number, or that up to which a checkpoint goes."""
-    state = await store.load_state(run_id)
-    if state is None:
-        raise await missing(store, run_id)
+    state = await _with_log(store, run_id)
     if isinstance(place, str):
         saved = await store.load_checkpoint(run_id, place)
         if saved is None:
@@ -41,9 +39,7 @@ async def seq_of(store: Store, run_id: RunId, place: int | str) -> Seq:
 
 async def end_of_branch(store: Store, run_id: RunId, branch: int) -> Seq:
     """Return the last event that belongs to a line of history. Raises PlaceNotFound if there is no such line."""
-    state = await store.load_state(run_id)
-    if state is None:
-        raise await missing(store, run_id)
+    state = await _with_log(store, run_id)
     created = {int(found.branch_id): found for found in await store.list_branches(run_id)}
     if branch not in created:
         raise PlaceNotFound(run_id, f"no branch {branch}: it has {', '.join(map(str, created))}")
@@ -62,6 +58,16 @@ async def _was_on(store: Store, run_id: RunId, branch: BranchState) -> bool:
         return True
     after = await store.load_events(run_id, after=branch.seq, limit=1)
     return bool(after) and after[0].event == BranchActivated(branch_id=branch.branch_id)
+
+
+async def _with_log(store: Store, run_id: RunId) -> RunState:
+    """Return a run of which the log tells all. Raises LogNotWhole if it may not."""
+    state = await store.load_state(run_id)
+    if state is None:
+        raise await missing(store, run_id)
+    if state.audit is not None:
+        raise LogNotWhole(run_id, "nobody can tell what it was at an earlier place")
+    return state
 
 
 async def log_until(store: Store, run_id: RunId, seq: Seq) -> list[Recorded]:

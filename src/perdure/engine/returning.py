@@ -35,7 +35,7 @@ class Returning(msgspec.Struct, frozen=True, kw_only=True):
 async def load_returnings(store: Store, stored: StoredRun, plan: Plan) -> Mapping[CommandId, Returning]:
     """Return what is needed for a run that rests to go back where it was asked to, by command. Who claims the run as it was
     loaded can rely on it: nobody has changed anything meanwhile."""
-    if stored.run.status in MOVING:
+    if stored.run.status in MOVING or stored.run.audit is not None:
         return {}
     found: dict[CommandId, Returning] = {}
     for command in stored.commands:

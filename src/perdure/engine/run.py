@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, get_args, get_ori
 from perdure.engine.adoption import is_addressed
 from perdure.engine.doctoring import Diagnosis
 from perdure.engine.driver import NotOurs
+from perdure.engine.following import last_events
 from perdure.engine.forks import Forks
 from perdure.engine.hub import Flash
 from perdure.engine.kept import Kept
@@ -107,18 +108,21 @@ class Run(Forks, Kept, Generic[R]):
                 await self._engine.news(changed)
 
     async def events(self, *, after: int = 0, follow: bool = True) -> AsyncIterator[Recorded]:
-        """Yield the run's events in order, each once; with `follow`, until the run has ended."""
+        """Yield the run's events in order, each once; with `follow`, until the run has ended. Of a run with `journal="audit"`
+        some may be missing."""
         with self._engine.hub.watching(self.run_id) as changed:
             while True:
                 changed.clear()
                 run = await self.state()
+                if follow and run.audit is not None and run.status in TERMINAL:
+                    await last_events(self._engine.store, run, self._engine.clock, after=after)
                 while page := await self._engine.store.load_events(
                     self.run_id, after=Seq(after), limit=EVENTS_PER_PAGE
                 ):
                     for entry in page:
                         yield entry
                     after = page[-1].seq
-                if not follow or (run.status in TERMINAL and after >= run.last_seq):
+                if not follow or (run.status in TERMINAL and (run.audit is not None or after >= run.last_seq)):
                     return
                 await self._engine.news(changed)
 

@@ -46,6 +46,7 @@ def run_settings(
     on_failure: e.OnFailure | None,
     timeout: float | timedelta | None,
     checkpoint_every: float | timedelta | None = None,
+    journal: e.Journal = "log",
 ) -> e.RunSettings:
     """Return the settings of a run: those that are given, else the workflow's own. Raises ValueError for a wrong one."""
     chosen = {
@@ -53,7 +54,13 @@ def run_settings(
         "on_failure": on_failure or preset.on_failure,
         "timeout_seconds": _seconds("timeout", timeout, preset.timeout),
         "checkpoint_every_seconds": _seconds("checkpoint_every", checkpoint_every, preset.checkpoint_every),
+        "journal": journal,
     }
+    if journal == "audit" and chosen["checkpoint_every_seconds"] is not None:
+        raise ValueError(
+            "checkpoint_every names places in the log of a run, and with journal='audit' its log may have gaps: "
+            "leave one of the two out"
+        )
     try:
         return msgspec.convert({key: value for key, value in chosen.items() if value is not None}, e.RunSettings)
     except msgspec.ValidationError as error:

@@ -7,11 +7,12 @@ from itertools import chain
 
 import msgspec
 
+from perdure.engine.auditing import Audit
 from perdure.engine.pending import Portion
 from perdure.ids import BranchId, Epoch, EventId, NodeId, Seq
 from perdure.journal import events as e
 from perdure.journal.branching import branch_state
-from perdure.journal.states import BranchState, RunState
+from perdure.journal.states import AuditState, BranchState, RunState
 from perdure.journal.steps import StepKey, leaves_behind
 from perdure.store.transitions import Claim, Keep, LeaseChange, Release, StepRow, Transition
 
@@ -19,7 +20,17 @@ from perdure.store.transitions import Claim, Keep, LeaseChange, Release, StepRow
 class Tenure:
     """Begins with a claim, which the first transition writes, and ends with the transition that lets the run go."""
 
-    def __init__(self, claim: Claim, *, base_seq: Seq, seen_epoch: Epoch, seen_branch: BranchId) -> None:
+    def __init__(
+        self,
+        claim: Claim,
+        *,
+        base_seq: Seq,
+        seen_epoch: Epoch,
+        seen_branch: BranchId,
+        audit: AuditState | None = None,
+    ) -> None:
+        """`audit` is what the tables say of a run whose log is written on the side, if it is there already."""
+        self._audit = Audit(audit)
         self._lease: LeaseChange = claim
         self._seq = base_seq
         self._epoch = seen_epoch
@@ -47,11 +58,14 @@ class Tenure:
     def transition(self, portion: Portion, new_id: Callable[[], str]) -> Transition:
         """Return what takes the run from where it is durable to where a portion of decisions leaves it."""
         recorded = numbered(portion, self._seq, self._epoch, self._branch_id, new_id)
+        run = portion.run
+        if run.settings.journal == "audit":
+            run = msgspec.structs.replace(run, audit=self._audit.after(recorded))
         return Transition(
-            run_id=portion.run.run_id,
+            run_id=run.run_id,
             epoch=self._epoch,
             base_seq=self._seq,
-            run=portion.run,
+            run=run,
             events=recorded,
             nodes=portion.nodes,
             steps=_step_rows(recorded) if portion.steps is None else steps_on_branch(portion.steps, portion.run),
@@ -65,7 +79,7 @@ class Tenure:
             blobs=portion.blobs,
             commands=portion.commands,
             lease=self._lease,
-            only_steps=self.is_kept and self._changes_only_steps(portion.run),
+            only_steps=self.is_kept and run.audit is None and self._changes_only_steps(run),
         )
 
     def committed(self, transition: Transition) -> bool:

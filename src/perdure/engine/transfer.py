@@ -36,7 +36,8 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True):
         match record:
             case RunState():
                 number = self._version(record.version)
-                return replace(record, run_id=self.new_id, project_id=self.project_id, version=number)
+                audit = record.audit and replace(record.audit, version=self._version(record.audit.version))
+                return replace(record, run_id=self.new_id, project_id=self.project_id, version=number, audit=audit)
             case e.Recorded():
                 event = self._event(record.event)
                 return record if event is record.event else replace(record, event=event)

@@ -1,6 +1,6 @@
 """The catalogue of the doctor: what can be wrong with a run as it is recorded, and what only looks wrong.
 
-The codes A1 to F2 are those of the catalogue from which they come; R1 and R2 are for what it does not name. None of them is
+The codes A1 to F2 are those of the catalogue from which they come; G1, R1 and R2 are for what it does not name. None of them is
 left behind by a crash of ours: a transition is one transaction. Restored backups, rows that somebody has edited, and logs from
 elsewhere can be like that.
 """
@@ -126,6 +126,12 @@ CATALOGUE: Mapping[str, Ailment] = {
             "F2",
             "a run is driven, and nobody follows it",
             "Events are recorded whether or not anybody looks. Who comes later reads them from wherever they like.",
+        ),
+        _no_issue(
+            "G1",
+            "the log is written on the side, and may have gaps",
+            "The run was started with journal='audit': its tables alone are what is recorded, and there is nothing to compare "
+            "them with. `perdure verify` says whether they agree with each other.",
         ),
         _issue(
             "R1",

@@ -23,6 +23,8 @@ Maybe = Encoded | msgspec.UnsetType
 
 Durability = Literal["sync", "async", "exit"]
 OnFailure = Literal["stop", "finish"]
+Journal = Literal["log", "audit"]
+"""Whether the log of a run is part of what is recorded of it, or is written on the side as well as that goes."""
 
 
 class ErrorClass(StrEnum):
@@ -50,6 +52,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """What was chosen for one run when it was started. It stays with the run, whoever continues it."""
 
     durability: Durability = "sync"
+    journal: Journal = "log"
     on_failure: OnFailure = "stop"
     timeout_seconds: float | None = None
     max_recoveries: int = 5

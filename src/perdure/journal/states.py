@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.ids import BranchId, Epoch, NodeId, RunId, Seq
+from perdure.ids import BranchId, Epoch, EventId, NodeId, RunId, Seq
 from perdure.journal import events as e
 
 
@@ -137,6 +137,20 @@ NODE_LAW: Mapping[type[e.Event], Mapping[NodeStatus, frozenset[NodeStatus]]] = {
 }
 
 
+class AuditState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """What the tables say about a run whose log is written on the side (`journal="audit"`), and otherwise only the log does."""
+
+    transition: EventId
+    """The first event of the last transition that had any: tells which transition has brought the run to where it is."""
+    birth: EventId
+    """The event that created the run: tells it from another one of the same id."""
+    version: int
+    """With which it was started."""
+    driven_micros: int = 0
+    """How long engines have driven it."""
+    forked_from: e.Origin | None = None
+
+
 class RunState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A run as its events add up to it: the row of `run_state`."""
 
@@ -163,6 +177,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     wake_at: int | None = None
     """When time itself will move a run that rests, in microseconds since 1970."""
     last_seq: Seq = Seq(0)
+    audit: AuditState | None = None
+    """Only of a run whose log is written on the side, and may have gaps."""
 
 
 class StreamState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

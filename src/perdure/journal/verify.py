@@ -17,6 +17,7 @@ from perdure.graph.model import INPUT
 from perdure.graph.plan import Plan
 from perdure.ids import NodeId, Seq
 from perdure.journal import events as e
+from perdure.journal.auditcheck import events_fit, is_audited, kept_items_add_up, rows_fit
 from perdure.journal.branching import branch_state
 from perdure.journal.checkpointcheck import checkpoints_are_right
 from perdure.journal.deletion import is_deleted
@@ -28,15 +29,17 @@ from perdure.journal.readiness import chosen, is_open
 from perdure.journal.states import ENDED, MOVING, SETTLED, TERMINAL, BranchState, NodeStatus, RunStatus
 from perdure.journal.streamcheck import streams_are_whole
 from perdure.journal.turns import Turns
-from perdure.journal.waitcheck import waits_are_right
+from perdure.journal.waitcheck import waits_are_right, waits_stand_right
 
 __all__ = ["Dump", "Violation", "verify"]
 
 
 def verify(dump: Dump) -> list[Violation]:
     """Return everything that is wrong with the run, nothing if it is whole. Of one whose values were deleted, nothing can be
-    proved that depends on them."""
-    checks = [check for check in _CHECKS if check not in _OF_VALUES] if is_deleted(dump.events) else _CHECKS
+    proved that depends on them; of one whose log is written on the side, nothing that needs all of it."""
+    checks = _AUDIT_CHECKS if is_audited(dump) else _CHECKS
+    if is_deleted(dump.events):
+        checks = [check for check in checks if check not in _OF_VALUES]
     return [violation for check in checks for violation in check(dump)]
 
 
@@ -294,6 +297,19 @@ def _nodes_start_when_ready(dump: Dump) -> Iterator[Violation]:
         yield violation("I17", "the run is running but nothing in it can move")
 
 
+def _nodes_stand_on_others(dump: Dump) -> Iterator[Violation]:
+    """Check as far as rows tell that nothing was begun before what it needs."""
+    if dump.plan is None:
+        return
+    projection = Projection(dump.run, dump.current_nodes)
+    for node in dump.current_nodes:
+        if node.status in (NodeStatus.IDLE, NodeStatus.SKIPPED, NodeStatus.CANCELLED):
+            continue
+        for source in _missing_for(node.node_id, dump.plan, projection):
+            if projection.node(source).stream is None:  # what is read item by item need not have ended
+                yield violation("I16", f"{node.node_id!r} is {node.status.value}, and {source!r} has not settled")
+
+
 def _in_turn(turns: Turns, entry: e.Recorded, projection: Projection) -> Iterator[Violation]:
     event = entry.event
     if isinstance(event, e.BranchActivated):
@@ -359,7 +375,20 @@ _CHECKS: Sequence[Check] = (
     _blobs_are_there,
 )
 
-_OF_VALUES = frozenset((_nodes_start_when_ready, streams_are_whole))
+_AUDIT_CHECKS: Sequence[Check] = (
+    rows_fit,
+    events_fit,
+    _status_is_derived,
+    _completes_once,
+    _resting_runs_are_free,
+    _nodes_stand_on_others,
+    kept_items_add_up,
+    waits_stand_right,
+    _blobs_are_there,
+)
+"""What holds without a log."""
+
+_OF_VALUES = frozenset((_nodes_start_when_ready, _nodes_stand_on_others, streams_are_whole, kept_items_add_up))
 
 
 def _differences(invariant: str, what: str, folded: msgspec.Struct, stored: msgspec.Struct) -> Iterator[Violation]:

@@ -15,6 +15,11 @@ def waits_are_right(dump: Dump) -> Iterator[Violation]:
     """Yield what is wrong with waits: by the log alone, and by how the run rests."""
     for line in lines(dump.events):
         yield from _come_in_time(line)
+    yield from waits_stand_right(dump)
+
+
+def waits_stand_right(dump: Dump) -> Iterator[Violation]:
+    """Yield what is wrong with waits by how the run rests."""
     taken = [wait.signal_id for wait in dump.waits if wait.signal_id is not None]
     if len(taken) != len(set(taken)):
         yield violation("I22", "one signal was taken by two waits")

@@ -6,8 +6,8 @@ moves `last_seq` on only where `lease_epoch` and `last_seq` are still what the e
 durable; what is answered otherwise has changed nothing.
 
 **Unknown outcomes.** If the answer to a commit is lost (connection cut, time-out), the store looks the transition up by the
-id of its first event and answers what it finds. Only if the database cannot be asked does `commit` raise `StoreUnavailable`;
-then the engine must forget the run and load it again.
+id of its first event, in the log or, of a run whose log is written on the side, in its row, and answers what it finds. Only if
+the database cannot be asked does `commit` raise `StoreUnavailable`; then the engine must forget the run and load it again.
 
 **Leases.** A run is owned by an engine (`owner`) under an epoch that rises with every claim. An engine is alive while its row
 in `engines` has not expired by the store's clock: the database's own for PostgreSQL, the host's boot clock for SQLite.
@@ -32,6 +32,7 @@ from perdure.store.shapes import (
     Claimable,
     Command,
     EngineRow,
+    EventBatch,
     ItemRange,
     Kept,
     LogLine,
@@ -126,6 +127,19 @@ class Store(Protocol):
 
     async def load_events(self, run_id: RunId, *, after: Seq, limit: int) -> Sequence[Recorded]:
         """Return the next events of a run in order, wherever they are kept."""
+        ...
+
+    async def append_events(self, batches: Sequence[EventBatch]) -> None:
+        """Add to the logs of runs with `journal="audit"`. What is answered need not be durable yet.
+
+        Left out is what is there already, whose run is gone or is another one by now, whose values were deleted, and what is
+        older than what was made compact. No commit waits for this longer than it takes. Raises `Refused`, and nothing is
+        written, if the database will not have one of them.
+        """
+        ...
+
+    async def count_events(self, run_id: RunId, *, through: Seq) -> int:
+        """Return how many events of a run are rows, up to this one."""
         ...
 
     async def compact_log(self, run_id: RunId, *, through: Seq, most: int) -> int:

@@ -70,6 +70,10 @@ class Lookups(ABC):
     async def list_segments(self, run_id: RunId) -> Sequence[Segment]:
         return [segments.segment_of(row) for row in await self._rows("list_segments", run_id)]
 
+    async def count_events(self, run_id: RunId, *, through: Seq) -> int:
+        found = await self._rows("count_events", run_id, through)
+        return found[0][0] if found else 0
+
     async def find_long_logs(self, *, longer_than: int, after: RunId, limit: int) -> Sequence[LongLog]:
         return [segments.long_log_of(row) for row in await self._rows("long_logs", longer_than, after, limit)]
 

@@ -21,7 +21,7 @@ from perdure.journal.events import (
     decode_event,
     node_of,
 )
-from perdure.journal.states import NodeState, NodeStatus, RunState, RunStatus, StreamState
+from perdure.journal.states import AuditState, NodeState, NodeStatus, RunState, RunStatus, StreamState
 from perdure.store.shapes import Claimable, Command, EngineRow, ItemRange, LogLine, RunSummary, WorkflowVersion
 from perdure.store.transitions import ItemRow, StepRow, Transition
 
@@ -32,6 +32,7 @@ _values = msgspec.json.Decoder(dict[str, Encoded])
 _settings = msgspec.json.Decoder(RunSettings)
 _error = msgspec.json.Decoder(ErrorRecord)
 _stream = msgspec.json.Decoder(StreamState)
+_audit = msgspec.json.Decoder(AuditState)
 _tags = msgspec.json.Decoder(tuple[str, ...])
 _texts = msgspec.json.Decoder(dict[str, str])
 _anything = msgspec.json.Decoder(dict[str, Any])
@@ -51,7 +52,7 @@ def _raw(text: str | None) -> Encoded | None:
 
 def run_row(run: RunState) -> tuple[Any, ...]:
     """workflow, workflow_version, graph_hash, status, branch_id, last_seq, inputs, settings, source, outputs, error,
-    failed_node, reason, recoveries, wake_at, created_at, started_at, ended_at"""
+    failed_node, reason, recoveries, wake_at, created_at, started_at, ended_at, audit"""
     return (
         run.workflow,
         run.version,
@@ -66,6 +67,7 @@ def run_row(run: RunState) -> tuple[Any, ...]:
         run.created_at,
         run.started_at,
         run.ended_at,
+        audit_column(run),
     )
 
 
@@ -79,6 +81,16 @@ def changing_columns(run: RunState) -> tuple[Any, ...]:
         run.recoveries,
         run.wake_at,
     )
+
+
+def audit_column(run: RunState) -> str | None:
+    """Return what is kept of a run whose log is written on the side."""
+    return _optional_json(run.audit)
+
+
+def audit_of(text: str | None) -> AuditState | None:
+    """Read `audit_column`."""
+    return None if text is None else _audit.decode(text)
 
 
 def run_of(row: Row) -> RunState:
@@ -105,6 +117,7 @@ def run_of(row: Row) -> RunState:
         created_at=row[18],
         started_at=row[19],
         ended_at=row[20],
+        audit=audit_of(row[21]),
     )
 
 

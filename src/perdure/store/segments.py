@@ -45,8 +45,8 @@ def segment_of(row: Row) -> Segment:
 
 
 def long_log_of(row: Row) -> LongLog:
-    """Read run_id, last_seq, in_segments."""
-    return LongLog(run_id=RunId(row[0]), last_seq=Seq(row[1]), in_segments=row[2])
+    """Read run_id, last_seq, in_segments, is_audited."""
+    return LongLog(run_id=RunId(row[0]), last_seq=Seq(row[1]), in_segments=row[2], is_audited=bool(row[3]))
 
 
 def events_of(content: bytes) -> list[Recorded]:

@@ -207,7 +207,18 @@ class LongLog(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     run_id: RunId
     last_seq: Seq
     in_segments: int
-    """How many of its events are not rows."""
+    """How many of its events are not rows, if none is missing."""
+    is_audited: bool = False
+    """Whether some may be missing."""
+
+
+class EventBatch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Events of a run whose log is written on the side, in order."""
+
+    run_id: RunId
+    created_at: int
+    """When the run was created: tells it from another one that has its id by now."""
+    events: tuple[Recorded, ...]
 
 
 class RunDump(msgspec.Struct, frozen=True, kw_only=True):

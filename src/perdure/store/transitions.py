@@ -89,6 +89,7 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     base_seq: Seq
     run: RunState
     events: tuple[Recorded, ...] = ()
+    """If the run has an `audit`, these are not written by the transition, but on the side."""
     nodes: tuple[NodeState, ...] = ()
     steps: tuple[StepRow, ...] = ()
     past_steps: tuple[NodeId, ...] = ()

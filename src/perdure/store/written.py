@@ -6,6 +6,7 @@ A column that is added later stands behind those that are there, with a default 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -19,7 +20,8 @@ _TYPES: Mapping[str, Any] = {"t": str, "T": str | None, "n": int, "N": int | Non
 
 class Form:
     """How the records of a kind are written and read. What is read has exactly the types of its columns: a letter for each, t for
-    a text and n for a number, capital if it may be null. Those of `values` are stored values, in JSON."""
+    a text and n for a number, capital if it may be null. Those of `values` are stored values, in JSON. The last ones, so many as
+    `added`, are missing in what was written before they were there, and are null then."""
 
     def __init__(
         self,
@@ -28,29 +30,42 @@ class Form:
         record_of: Callable[[Any], Record],
         *,
         values: tuple[int, ...] = (),
+        added: int = 0,
     ) -> None:
         self.row_of = row_of
-        row_type: Any = tuple.__class_getitem__(tuple(_TYPES[letter] for letter in columns))
-        self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(row_type)
+        self._decoder = _decoder(columns)
+        self._older = [(_decoder(columns[:-missing]), (None,) * missing) for missing in range(1, added + 1)]
         self._record_of = record_of
         self._values = values
 
     def read(self, content: bytes) -> Record:
         """Return the record that was written as this. Raises MsgspecError or ValueError if it is none."""
-        row = self._decoder.decode(content)
+        row = self._row(content)
         for column in self._values:
             if row[column] is not None:
                 _value.decode(row[column])
         return self._record_of(row)
+
+    def _row(self, content: bytes) -> tuple[Any, ...]:
+        for decoder, missing in self._older:
+            with suppress(msgspec.ValidationError):
+                return (*decoder.decode(content), *missing)
+        return self._decoder.decode(content)
+
+
+def _decoder(columns: str) -> msgspec.json.Decoder[tuple[Any, ...]]:
+    row_type: Any = tuple.__class_getitem__(tuple(_TYPES[letter] for letter in columns))
+    return msgspec.json.Decoder(row_type)
 
 
 _value = msgspec.json.Decoder(msgspec.Raw)
 
 FORMS: Mapping[Kind, Form] = {
     Kind.RUN: Form(
-        "ttntnttnntttTTTtnNnNN",
+        "ttntnttnntttTTTtnNnNNT",
         lambda run: (run.project_id, run.run_id, run.epoch, *rows.run_row(run)),
         rows.run_of,
+        added=1,
     ),
     Kind.VERSION: Form(
         "tntttn",

@@ -24,6 +24,7 @@ import msgspec
 
 from perdure.errors import StoreLocked, StoreUnavailable
 from perdure.ids import EngineId, Epoch, RunId, Seq
+from perdure.journal.events import Recorded
 from perdure.store.base import Store
 from perdure.store.shapes import EngineRow
 from perdure.store.transitions import Committed, Outcome, Rejected, Transition
@@ -77,8 +78,11 @@ class CrashingStore(StoreProxy):
         host: Host | None = None,
         take_over: TakeOver | None = None,
         roll_back: RollBack | None = None,
+        recorded: dict[RunId, dict[Seq, Recorded]] | None = None,
     ) -> None:
+        """In `recorded` the events of all that is committed are gathered, whether or not they are written to a log."""
         super().__init__(inner)
+        self._recorded = {} if recorded is None else recorded
         self.boundaries = 0
         self.has_fired = False
         self.takeovers = 0
@@ -193,6 +197,9 @@ class CrashingStore(StoreProxy):
                 self.problems.append(
                     f"the database rejected what was written at {transition.base_seq}: {outcome.problem}"
                 )
+            if isinstance(outcome, Committed):
+                told = self._recorded.setdefault(transition.run_id, {})
+                told.update((entry.seq, entry) for entry in transition.events)
             if isinstance(outcome, Committed) and transition.epoch <= self._epochs_lost.get(transition.run_id, -1):
                 self.problems.append(
                     f"I14: wrote at {transition.base_seq} under epoch {transition.epoch}, which is over"

@@ -29,12 +29,14 @@ from perdure.engine.inspect import verify_run
 from perdure.engine.keys import idempotency_key
 from perdure.engine.run import Run
 from perdure.engine.settings import EngineSettings
+from perdure.engine.verification import verify_dump
 from perdure.errors import RunNotFound, StoreError
-from perdure.ids import Chance, EngineId, NodeId, RunId, new_id
-from perdure.journal.events import Encoded
+from perdure.ids import Chance, EngineId, NodeId, RunId, Seq, new_id
+from perdure.journal.events import Encoded, Journal, Recorded
 from perdure.journal.states import TERMINAL, NodeStatus, RunState, RunStatus
 from perdure.store.base import Store
 from perdure.store.transitions import LeaseLost
+from perdure.testing.audits import as_logged
 from perdure.testing.crashes import CrashingStore, CrashPlan, RollBack
 from perdure.testing.dispatch import InlineDispatch
 from perdure.testing.faults import FailingStore, Fault
@@ -93,8 +95,12 @@ class World:
         roll_back: RollBack | None = None,
         sync_ledger: bool = False,
         patience_seconds: float = PATIENCE_SECONDS,
+        journal: Journal = "log",
     ) -> None:
         self._store = store
+        self._journal: Journal = journal
+        self._recorded: dict[RunId, dict[Seq, Recorded]] = {}
+        """What was committed of each run, event by event, whatever its log holds."""
         self.host = Host()
         self.ledger = Ledger(_made(folder / "ledger"), sync=sync_ledger)
         self._blobs = (folder / "blobs").as_uri()
@@ -125,7 +131,15 @@ class World:
     ) -> CrashingStore:
         """Return the store as a process of this world sees it."""
         store = self._store if fault is None else FailingStore(self._store, fault).as_store
-        return CrashingStore(store, plan, process=process, host=self.host, roll_back=self._roll_back, **options)
+        return CrashingStore(
+            store,
+            plan,
+            process=process,
+            host=self.host,
+            roll_back=self._roll_back,
+            recorded=self._recorded,
+            **options,
+        )
 
     def engine(self, door: CrashingStore, *, recover: bool = True, **options: Any) -> Engine:
         """Return an engine of this world, not yet started."""
@@ -140,6 +154,7 @@ class World:
             clock=self._clock(),
             chance=self._chance(),
             recover=recover,
+            journal=self._journal,
             **options,
         )
 
@@ -165,6 +180,9 @@ class World:
         dump = await self.store.dump_run(run_id)
         assert dump is not None
         run = dump.stored.run
+        if run.audit is not None:
+            dump = as_logged(dump, [entry for _, entry in sorted(self._recorded[run_id].items())])
+            problems += [f"{found.invariant}: {found.problem}" for found in verify_dump(dump, lost_blobs=())]
         effects = self.ledger.effects(run_id)
         if reference.records_starts:
             problems += check_effects(effects, dump.events, certain=reference.expected, possible=reference.possible)

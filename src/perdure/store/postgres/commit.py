@@ -8,8 +8,9 @@ it cannot be written       by a constraint, or because a value has no form in th
 others were in the way     nothing was written. Again, then each by itself, so that one holds up no other; those that stay locked
                            out are Busy.
 no answer                  the same group is written again on another connection. That is the lookup: if the first try did
-                           happen, its events are found; if it did not, this one does; if it is still on its way, one of the
-                           two is left out and finds the run moved on the next time.
+                           happen, its events are found, or the mark that it left in the run's row; if it did not, this one
+                           does; if it is still on its way, one of the two is left out and finds the run moved on the next
+                           time.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from typing import Any
 from perdure.clock import Clock
 from perdure.errors import PerdureError
 from perdure.ids import RunId
-from perdure.store.postgres.documents import group_values, is_step, step_items_values, step_values
+from perdure.store.audits import is_last_written
+from perdure.store.postgres.documents import audited_values, group_values, is_step, step_items_values, step_values
 from perdure.store.postgres.failures import Trouble, problem_of, translate, trouble_of
 from perdure.store.postgres.lanes import Caller, Lane
 from perdure.store.postgres.session import Session
@@ -72,7 +74,7 @@ class GroupWriter:
 
     async def write(self, group: Sequence[Transition]) -> list[Outcome]:
         """Write each transition whole or not at all, and answer for each in order."""
-        outcomes = await self._settle(group)
+        outcomes = await self._settle_by_kind(group)
         if self._held:
             self._held.difference_update(
                 transition.run_id
@@ -80,6 +82,19 @@ class GroupWriter:
                 if not isinstance(outcome, Busy)
             )
         return outcomes
+
+    async def _settle_by_kind(self, group: Sequence[Transition]) -> list[Outcome]:
+        """Write those apart whose events are written on the side: their statement does not touch the log."""
+        audited = [transition for transition in group if transition.run.audit is not None]
+        if not audited or len(audited) == len(group):
+            return await self._settle(group)
+        logged = [transition for transition in group if transition.run.audit is None]
+        outcomes = {
+            transition.run_id: outcome
+            for part in (logged, audited)
+            for transition, outcome in zip(part, await self._settle(part), strict=True)
+        }
+        return [outcomes[transition.run_id] for transition in group]
 
     async def _settle(self, group: Sequence[Transition]) -> list[Outcome]:
         try:
@@ -140,6 +155,8 @@ class GroupWriter:
                 if group[0].items:
                     return "step_items", step_items_values(self._project_id, group[0])
                 return "step_run", step_values(self._project_id, group[0])
+            if group[0].run.audit is not None:
+                return "commit_audited", audited_values(self._project_id, group)
             return "commit_group", group_values(self._project_id, group)
         except Exception as error:  # A value of whatever kind that has no form in a document; nothing was sent.
             raise _Refused(problem_of(error)) from error
@@ -166,11 +183,11 @@ class GroupWriter:
             [claim.dead if claim else None for claim in claims],
         )
         found = await session.write("look_up", self._project_id, *map(to_stored, values))
-        facts = {from_stored(run_id): (event_id, is_there) for run_id, event_id, is_there in found}
+        facts = {from_stored(run_id): tuple(rest) for run_id, *rest in found}
         return {transition.run_id: self._judge(transition, *facts[transition.run_id]) for transition in refused}
 
-    def _judge(self, transition: Transition, event_id: str | None, is_there: bool) -> Outcome:
-        if transition.events and transition.events[0].id == event_id:
+    def _judge(self, transition: Transition, event_id: str | None, audit: str | None, is_there: bool) -> Outcome:
+        if transition.events and (transition.events[0].id == event_id or is_last_written(transition, audit)):
             return Committed()
         if is_there:
             return self._busy(transition, _HELD.format(run_id=transition.run_id, where=self._where))

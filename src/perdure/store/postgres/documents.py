@@ -74,7 +74,8 @@ def group_values(project_id: str, transitions: Sequence[Transition]) -> tuple[An
             births.append(_birth(transition))
         else:
             moves.append(_move(transition))
-        events += rows.event_rows(key, transition.events)
+        if transition.run.audit is None:
+            events += rows.event_rows(key, transition.events)
         nodes += rows.node_rows(key, transition.nodes)
         steps += [(run_id, *rows.step_row(step)) for step in transition.steps]
         blobs += [(run_id, blob.digest, blob.size) for blob in transition.blobs]
@@ -106,6 +107,12 @@ def group_values(project_id: str, transitions: Sequence[Transition]) -> tuple[An
     return (project_id, *map(encode_rows, tables))
 
 
+def audited_values(project_id: str, transitions: Sequence[Transition]) -> tuple[Any, ...]:
+    """Return what `commit_audited` takes."""
+    project, moves, births, _, *others, past_steps = group_values(project_id, transitions)
+    return (project, moves, births, past_steps, *others)
+
+
 def encode_rows(table: Rows) -> str:
     """Return rows as a document, with texts in the form in which they are stored."""
     if not table:
@@ -135,6 +142,7 @@ def _move(transition: Transition) -> tuple[Any, ...]:
         run.ended_at,
         run.version if transition.repins else None,
         run.graph_hash if transition.repins else None,
+        rows.audit_column(run),
     )
 
 

@@ -72,7 +72,7 @@ def _by_kind(found: Rows) -> Kinds:
 
 def _stored_run(kinds: Kinds) -> StoredRun:
     row = kinds["run"][0]
-    run, owner = rows.run_of(row), row[21]
+    run, owner = rows.run_of(row), row[22]
     of_branch = (wait for wait in kinds["wait"] if wait[0] == run.branch_id)
     nodes = sorted((node for node in kinds["node"] if node[0] == run.branch_id), key=_place_of_node)
     return StoredRun(

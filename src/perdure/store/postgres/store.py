@@ -2,7 +2,7 @@
 
 Commits have a connection to themselves and go one group after the other. A caller may leave while its group is on the way: the
 store finishes it before it begins the next one. Heartbeats have a connection to themselves too, so that no slow list costs an
-engine its runs.
+engine its runs, and so has what is written on the side, so that nothing waits for it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from perdure.journal.events import Recorded
 from perdure.journal.states import BranchState
 from perdure.journal.times import PastRun
 from perdure.store import aliases, branches, rows, segments
+from perdure.store.audits import audited_rows, runs_of
 from perdure.store.lookups import Lookups
 from perdure.store.past import WAITS_PER_RUN
 from perdure.store.postgres.address import Address, parse_url
 from perdure.store.postgres.commit import GroupWriter, ready_to_write
 from perdure.store.postgres.documents import encode_rows
-from perdure.store.postgres.failures import code_of, translate
+from perdure.store.postgres.failures import Trouble, code_of, problem_of, translate, trouble_of
 from perdure.store.postgres.lanes import Caller, Lane
 from perdure.store.postgres.news import News
 from perdure.store.postgres.reading import dump_of, past_runs_of, stored_run_of
@@ -34,7 +35,7 @@ from perdure.store.postgres.session import Rows, Session, check_server, open_ses
 from perdure.store.postgres.texts import to_stored
 from perdure.store.postgres.transfer import archive_runs, read_records, write_records
 from perdure.store.queries import load_queries
-from perdure.store.records import Record
+from perdure.store.records import Record, Refused
 from perdure.store.shapes import (
     CLOSE,
     COMMANDS_PER_RUN,
@@ -44,6 +45,7 @@ from perdure.store.shapes import (
     Claimable,
     Command,
     EngineRow,
+    EventBatch,
     Kept,
     LogLine,
     RunDump,
@@ -89,6 +91,7 @@ class PostgresStore(Lookups):
         self._commits = Lane(self._connect_for_commits, size=1, where=address.where)
         self._heartbeats = self._lane(1)
         self._readers = self._lane(READERS)
+        self._audits = self._lane(1)
         self._writer = GroupWriter(self._commits, self._caller, project_id, address.where, clock)
         self._news = None if address.pooled else News(self._connect, project_id, clock)
         self._finishing: set[asyncio.Task[None]] = set()
@@ -107,7 +110,7 @@ class PostgresStore(Lookups):
         """Finish the commits that are on their way and end every connection."""
         # A stack goes on with the next one even when the caller leaves while one is being closed.
         async with AsyncExitStack() as closing:
-            for lane in (self._commits, self._heartbeats, self._readers):
+            for lane in (self._commits, self._heartbeats, self._audits, self._readers):
                 closing.push_async_callback(lane.close)
             if self._news is not None:
                 closing.push_async_callback(self._news.close)
@@ -218,11 +221,33 @@ class PostgresStore(Lookups):
             return segments.page_of(older[0][0], after=after, limit=limit)
         return [rows.event_of(row) for row in found]
 
+    async def append_events(self, batches: Sequence[EventBatch]) -> None:
+        project, runs = to_stored(self._project), to_stored(runs_of(batches))
+
+        async def append(session: Session) -> None:
+            async with session.transaction("begin_audited"):
+                await session.write("hold_logs", project, runs)
+                await session.write("append_audited", project, document, runs)
+
+        try:
+            document = encode_rows([row for batch in batches for row in audited_rows((batch.run_id,), batch)])
+        except (UnicodeError, ValueError) as error:
+            raise Refused(f"{type(error).__name__}: {error}") from error
+        try:
+            await self._caller.once(self._audits, append)
+        except StoreError:
+            raise
+        except Exception as error:  # As in `Caller.call`: whatever the driver raises is judged here.
+            if trouble_of(error) is Trouble.REFUSED:
+                raise Refused(problem_of(error)) from error
+            raise translate(error, self._address.where) from error
+
     async def compact_log(self, run_id: RunId, *, through: Seq, most: int) -> int:
         key = (self._project, run_id)
 
         async def compact(session: Session) -> int:
-            async with session.transaction():
+            async with session.transaction("begin_whole"):
+                await session.rows("hold_log", *key)
                 taken = sorted(await session.rows("take_oldest_events", *key, through, most))
                 if taken:
                     await session.rows("put_segment", *key, *segments.segment_row(taken))

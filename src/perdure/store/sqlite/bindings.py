@@ -7,6 +7,8 @@ from typing import Any
 
 from perdure.ids import ROOT_BRANCH
 from perdure.store import branches, checkpoints, rows, waits
+from perdure.store.audits import audited_rows
+from perdure.store.shapes import EventBatch
 from perdure.store.transitions import Claim, Release, Transition
 
 Binding = tuple[Any, ...]
@@ -21,12 +23,24 @@ def fencing(project: str, transition: Transition, *, boot_id: str, now: float) -
         return "create_run", (*key, owner, run.epoch, *rows.run_row(run))
     if transition.only_steps:
         return "step_run", (run.last_seq, *key, transition.epoch, transition.base_seq)
-    state = (run.status, run.branch_id, *rows.changing_columns(run), run.started_at, run.ended_at)
+    state = (
+        run.status,
+        run.branch_id,
+        *rows.changing_columns(run),
+        run.started_at,
+        run.ended_at,
+        rows.audit_column(run),
+    )
     seen = (*key, transition.epoch, transition.base_seq)
     if isinstance(lease, Claim):
         owner = None if lease.lets_go else lease.engine_id
         return "claim_run", (run.last_seq, run.epoch, owner, *state, *seen, lease.dead, boot_id, now)
     return "advance_run", (run.last_seq, run.epoch, isinstance(lease, Release), *state, *seen)
+
+
+def audited_events(project: str, batch: EventBatch) -> list[Binding]:
+    """Return what `append_audited` is given, event by event."""
+    return audited_rows((project, batch.run_id), batch)
 
 
 def row_writes(project: str, transitions: Sequence[Transition]) -> Iterator[tuple[str, list[Binding]]]:
@@ -42,7 +56,8 @@ def row_writes(project: str, transitions: Sequence[Transition]) -> Iterator[tupl
         key = (project, transition.run_id)
         if transition.base_seq == 0:
             births.append((*key, ROOT_BRANCH))
-        events += rows.event_rows(key, transition.events)
+        if transition.run.audit is None:
+            events += rows.event_rows(key, transition.events)
         nodes += rows.node_rows(key, transition.nodes)
         if transition.repins:
             pinned = (transition.run.version, transition.run.graph_hash)

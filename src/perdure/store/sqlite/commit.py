@@ -14,6 +14,7 @@ from typing import Any
 
 from perdure.clock import Clock
 from perdure.errors import StoreError, StoreLocked
+from perdure.store.audits import is_last_written
 from perdure.store.sqlite.bindings import fencing, row_writes
 from perdure.store.sqlite.file import SqliteFile
 from perdure.store.sqlite.pace import Pace, rows_of
@@ -106,8 +107,12 @@ class GroupWriter:
 
     def _refusal(self, transition: Transition) -> Outcome:
         """Say why a transition was not written, unless it was written before its answer got lost."""
-        if transition.events:
-            first = transition.events[0]
-            if self._file.execute("event_id_at", (self._project, transition.run_id, first.seq)) == [(first.id,)]:
-                return Committed()
+        if transition.events and self._is_written(transition):
+            return Committed()
         return RunExists() if transition.base_seq == 0 else LeaseLost()
+
+    def _is_written(self, transition: Transition) -> bool:
+        first, key = transition.events[0], (self._project, transition.run_id)
+        if transition.run.audit is None:
+            return self._file.execute("event_id_at", (*key, first.seq)) == [(first.id,)]
+        return any(is_last_written(transition, stored) for (stored,) in self._file.execute("audit_of_run", key))

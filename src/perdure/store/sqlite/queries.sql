@@ -2,8 +2,8 @@
 -- The first transition of a run; a run id that is there already, or in the archive, changes nothing.
 INSERT INTO run_state (project_id, run_id, owner, lease_epoch, version, workflow, workflow_version, graph_hash, status,
                        branch_id, last_seq, inputs, settings, source, outputs, error, failed_node, reason, recoveries,
-                       wake_at, created_at, started_at, ended_at)
-SELECT ?1, ?2, ?3, ?4, 1, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22
+                       wake_at, created_at, started_at, ended_at, audit)
+SELECT ?1, ?2, ?3, ?4, 1, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23
  WHERE NOT EXISTS (SELECT 1 FROM run_archives WHERE project_id = ?1 AND run_id = ?2)
 ON CONFLICT (project_id, run_id) DO NOTHING
 RETURNING run_id;
@@ -33,7 +33,7 @@ SELECT branch_id, parent_id, cut_seq, dropped, retried, given, reason, asked_as,
 UPDATE run_state
    SET last_seq = ?, version = version + 1, lease_epoch = ?, owner = CASE WHEN ? THEN NULL ELSE owner END, status = ?,
        branch_id = ?, outputs = ?, error = ?, failed_node = ?, reason = ?, recoveries = ?, wake_at = ?, started_at = ?,
-       ended_at = ?
+       ended_at = ?, audit = ?
  WHERE project_id = ? AND run_id = ? AND lease_epoch = ? AND last_seq = ?
 RETURNING run_id;
 
@@ -48,7 +48,7 @@ RETURNING run_id;
 UPDATE run_state
    SET last_seq = ?, version = version + 1, lease_epoch = ?, owner = ?, status = ?,
        branch_id = ?, outputs = ?, error = ?, failed_node = ?, reason = ?, recoveries = ?, wake_at = ?, started_at = ?,
-       ended_at = ?
+       ended_at = ?, audit = ?
  WHERE project_id = ? AND run_id = ? AND lease_epoch = ? AND last_seq = ?
    AND (owner IS NULL OR owner = ?
         OR NOT EXISTS (SELECT 1 FROM engines AS e WHERE e.engine_id = owner AND e.boot_id = ? AND e.expires_at > ?))
@@ -61,6 +61,25 @@ UPDATE run_state SET workflow_version = ?, graph_hash = ? WHERE project_id = ? A
 -- name: event_id_at
 -- Whether a transition that was refused is the very one that was written before its answer was lost.
 SELECT id FROM run_events WHERE project_id = ? AND run_id = ? AND seq = ?;
+
+-- name: audit_of_run
+-- As event_id_at, of a run whose log is written on the side.
+SELECT audit FROM run_state WHERE project_id = ? AND run_id = ?;
+
+-- name: append_audited
+-- An event of a run whose log is written on the side, unless it is there, its run is gone or is another one of that id (`?11`), its
+-- values were deleted, or its place was made compact.
+INSERT INTO run_events (project_id, run_id, seq, id, branch_id, epoch, event_type, event_time, node_id, payload)
+SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10
+ WHERE EXISTS (SELECT 1 FROM run_state
+                WHERE project_id = ?1 AND run_id = ?2 AND created_at = ?11 AND audit IS NOT NULL AND last_seq >= ?3)
+   AND NOT EXISTS (SELECT 1 FROM run_deletions WHERE project_id = ?1 AND run_id = ?2)
+   AND NOT EXISTS (SELECT 1 FROM run_log_segments WHERE project_id = ?1 AND run_id = ?2 AND last_seq >= ?3)
+ON CONFLICT (project_id, run_id, seq) DO NOTHING;
+
+-- name: count_events
+-- How many events are rows, up to one of them.
+SELECT count(*) FROM run_events WHERE project_id = ? AND run_id = ? AND seq <= ?;
 
 -- name: append_events
 -- The log.
@@ -190,13 +209,13 @@ SELECT workflow, alias, revision, targets, restores, moved_at
 -- name: load_run
 -- The run's own row.
 SELECT project_id, run_id, lease_epoch, workflow, workflow_version, graph_hash, status, branch_id, last_seq, inputs, settings,
-       source, outputs, error, failed_node, reason, recoveries, wake_at, created_at, started_at, ended_at, owner
+       source, outputs, error, failed_node, reason, recoveries, wake_at, created_at, started_at, ended_at, audit, owner
   FROM run_state WHERE project_id = ? AND run_id = ?;
 
 -- name: load_state
 -- The run's own row, without its owner.
 SELECT project_id, run_id, lease_epoch, workflow, workflow_version, graph_hash, status, branch_id, last_seq, inputs, settings,
-       source, outputs, error, failed_node, reason, recoveries, wake_at, created_at, started_at, ended_at
+       source, outputs, error, failed_node, reason, recoveries, wake_at, created_at, started_at, ended_at, audit
   FROM run_state WHERE project_id = ? AND run_id = ?;
 
 -- name: load_nodes
@@ -283,10 +302,12 @@ INSERT INTO run_log_segments (project_id, run_id, last_seq, first_seq, first_epo
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: long_logs
--- Runs with more than so many (`?2`) events that are rows, in the order of their ids. `?3` where the last page ended.
-SELECT run_id, last_seq, in_segments
+-- Runs with more than so many (`?2`) events that are rows, or would be if none were missing, in the order of their ids. `?3` where
+-- the last page ended.
+SELECT run_id, last_seq, in_segments, is_audited
   FROM (SELECT r.run_id, r.last_seq, coalesce((SELECT max(s.last_seq) FROM run_log_segments AS s
-                                                WHERE s.project_id = r.project_id AND s.run_id = r.run_id), 0) AS in_segments
+                                                WHERE s.project_id = r.project_id AND s.run_id = r.run_id), 0) AS in_segments,
+               r.audit IS NOT NULL AS is_audited
           FROM run_state AS r
          WHERE r.project_id = ?1 AND r.last_seq > ?2 AND r.run_id > ?3)
  WHERE last_seq - in_segments > ?2

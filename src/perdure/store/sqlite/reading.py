@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from perdure.ids import ROOT_BRANCH, BranchId, EngineId, RunId, Seq
+from perdure.journal.dump import Mark
 from perdure.journal.events import Recorded
 from perdure.journal.projection import Given
 from perdure.journal.states import RunState
@@ -35,7 +36,7 @@ class Reading:
         branch = (run_id, run.branch_id)
         return StoredRun(
             run=run,
-            owner=found[0][21],
+            owner=found[0][22],
             nodes=tuple(rows.node_of_row(node) for node in self._select("load_nodes", *branch)),
             steps=tuple(rows.step_of(step) for step in self._select("load_steps", *branch)),
             waits=tuple(waits.wait_of(wait) for wait in self._select("load_waits", *branch)),
@@ -43,7 +44,7 @@ class Reading:
             commands=tuple(rows.command_of(row) for row in self._select("load_commands", run_id, most_commands)),
             given={} if run.branch_id == ROOT_BRANCH else self._given(run),
             last_branch=BranchId(self._select("last_branch", run_id)[0][0]),
-            tail=tuple(rows.mark_of(row) for row in reversed(self._select("load_tail", run_id, TAIL_EVENTS))),
+            tail=() if run.audit is not None else self._tail(run_id),
         )
 
     def dump(self, run_id: RunId) -> RunDump | None:
@@ -81,6 +82,9 @@ class Reading:
         for (run_id,) in self._select("addressed_runs", owner):
             found += map(rows.command_of, self._select("load_commands", run_id, COMMANDS_PER_RUN))
         return sorted(found, key=lambda command: (command.created_at, command.command_id))
+
+    def _tail(self, run_id: RunId) -> tuple[Mark, ...]:
+        return tuple(rows.mark_of(row) for row in reversed(self._select("load_tail", run_id, TAIL_EVENTS)))
 
     def _given(self, run: RunState) -> Given:
         found = self._select("list_branches", run.run_id, run.branch_id)

@@ -16,7 +16,7 @@ from perdure.journal.states import BranchState
 from perdure.journal.times import PastRun
 from perdure.store import aliases, branches, rows, segments
 from perdure.store.lookups import Lookups, Rows
-from perdure.store.records import Record
+from perdure.store.records import Record, Refused
 from perdure.store.shapes import (
     COMMANDS_PER_RUN,
     AliasMove,
@@ -24,6 +24,7 @@ from perdure.store.shapes import (
     Claimable,
     Command,
     EngineRow,
+    EventBatch,
     Kept,
     LogLine,
     RunDump,
@@ -34,8 +35,9 @@ from perdure.store.shapes import (
 )
 from perdure.store.sqlite.archive import archive_runs, give_back, remove_leftovers
 from perdure.store.sqlite.backup import back_up
+from perdure.store.sqlite.bindings import audited_events
 from perdure.store.sqlite.commit import GroupWriter
-from perdure.store.sqlite.connection import Location, connect, parse_url, translated
+from perdure.store.sqlite.connection import REFUSALS, Location, connect, parse_url, translated
 from perdure.store.sqlite.file import SqliteFile
 from perdure.store.sqlite.news import News
 from perdure.store.sqlite.reading import Reading
@@ -147,6 +149,13 @@ class SqliteStore(Lookups):
             if is_text(run_id)
             else []
         )
+
+    async def append_events(self, batches: Sequence[EventBatch]) -> None:
+        try:
+            bindings = [binding for batch in batches for binding in audited_events(self._project, batch)]
+            await self._file.transact_on_the_side(lambda: self._file.execute_each("append_audited", bindings))
+        except (*REFUSALS, OverflowError, UnicodeError) as error:
+            raise Refused(f"{type(error).__name__}: {error}") from error
 
     async def compact_log(self, run_id: RunId, *, through: Seq, most: int) -> int:
         key = (self._project, run_id)
