@@ -540,7 +540,7 @@ class LogNotWhole(RunError):
     def __init__(self, run_id: str, what: str) -> None:
         super().__init__(
             run_id,
-            f"Run {run_id!r} was started with journal='audit': what is recorded of it is in its tables alone, and its log may "
+            f"Run {run_id!r} has journal='audit': what is recorded of it is in its tables alone, and its log may "
             f"have gaps. So {what}. Nothing has changed. `perdure show {run_id}` shows how it stands; start runs that need "
             "their history with journal='log'.",
         )

@@ -40,6 +40,7 @@ NOT_FOR_USERS = frozenset(
         "not_readable",
         "prepared",
         "take_as_begun",
+        "write_trail",
     )
 )
 """Methods of an engine that its parts use among themselves."""

@@ -393,8 +393,9 @@ async def test_what_needs_the_log_says_so(store_url: str) -> None:
                 await ask()
             assert (refused.value.run_id, refused.value.code) == ("run", "log_not_whole")
         assert await run.checkpoints() == []
-        with pytest.raises(ValueError, match="checkpoint_every"):
-            await engine.start(audit_chain, x=1, checkpoint_every=1)
+        with pytest.raises(LogNotWhole, match="checkpoint_every"):
+            await engine.start(audit_chain, x=1, run_id="saved", checkpoint_every=1)
+        assert await engine.store.load_state(RunId("saved")) is None
         with pytest.raises(ValueError, match="journal='rumour'"):
             Engine(store_url, journal="rumour")  # type: ignore[arg-type]
 

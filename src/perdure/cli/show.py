@@ -15,7 +15,7 @@ from perdure.cli.questions import takes
 from perdure.cli.results import next_steps, short_values, trouble, verdict
 from perdure.cli.stores import holding
 from perdure.cli.terminal import Paper, paper
-from perdure.cli.timeline import timeline_of
+from perdure.cli.timeline import timeline_of, timeline_of_rows
 from perdure.cli.waits import waiting_words, what_is_awaited
 from perdure.cli.words import counted, day_and_time, duration, error_line, exactly, fitted, in_full, plain, readable
 from perdure.clock import SystemClock
@@ -204,7 +204,11 @@ def chart(
     nodes = nodes_in_order(graph) if graph is not None else [Node(id=node_id, type="") for node_id in states]
     now = SystemClock().now_micros() if is_driven else None
     streams = headway_of(stored, graph, Pace(log), now=now)
-    return draw(nodes, states, timeline_of(log, now=now), sheet, streams)
+    # A log that may have gaps would leave nodes out that have run.
+    timeline = (
+        timeline_of(log, now=now) if stored.run.audit is None else timeline_of_rows(stored.run, stored.nodes, now=now)
+    )
+    return draw(nodes, states, timeline, sheet, streams)
 
 
 def _waits(stored: StoredRun, sheet: Paper) -> Iterator[str]:

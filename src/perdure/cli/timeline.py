@@ -1,4 +1,4 @@
-"""When what of a run was tried, and when somebody drove it: read from its log."""
+"""When what of a run was tried, and when somebody drove it: read from its log, or from its rows where that may have gaps."""
 
 from __future__ import annotations
 
@@ -10,12 +10,21 @@ import msgspec
 
 from perdure.ids import NodeId
 from perdure.journal import events as e
+from perdure.journal.states import NodeState, NodeStatus, RunState
 
 Outcome = Literal["completed", "failed", "lost", "cancelled", "running", "waiting"]
 Ending = Literal["stopped", "died", "rested", "paused"]
 
 _OF_AN_ITEM = re.compile(r"[^ ]*\d+/")
 """How the name of a wait begins that was made in a call for one item: others may be at work meanwhile."""
+
+
+_OUTCOMES: Mapping[NodeStatus, Outcome] = {
+    NodeStatus.COMPLETED: "completed",
+    NodeStatus.FAILED: "failed",
+    NodeStatus.CANCELLED: "cancelled",
+    NodeStatus.SUSPENDED: "waiting",
+}
 
 
 class Span(msgspec.Struct, kw_only=True):
@@ -53,6 +62,28 @@ def timeline_of(log: Iterable[e.Recorded], *, now: int | None) -> Timeline:
     for entry in log:
         reader.read(entry)
     return reader.result(now)
+
+
+def timeline_of_rows(run: RunState, nodes: Iterable[NodeState], *, now: int | None) -> Timeline:
+    """Read what the rows of a run tell, which is the last attempt at each node. `now` is as in `timeline_of`."""
+    begun = [node for node in nodes if node.started_at is not None]
+    if run.started_at is None:
+        return Timeline(spans={}, periods=())
+    times = (time for node in begun for time in (node.started_at, node.ended_at) if time is not None)
+    end = max(run.started_at, *times, run.ended_at or 0, now or 0)
+    spans = {
+        node.node_id: [
+            Span(
+                attempt=node.attempt,
+                start=node.started_at,
+                end=max(node.started_at, end if node.ended_at is None else node.ended_at),
+                outcome=_OUTCOMES.get(node.status, "running" if now is not None else "lost"),
+            )
+        ]
+        for node in begun
+        if node.started_at is not None
+    }
+    return Timeline(spans=spans, periods=[Period(start=run.started_at, end=end)])
 
 
 class _Reader:

@@ -62,6 +62,7 @@ from perdure.engine.warmth import Warmth
 from perdure.errors import (
     EngineStopped,
     JournalDamaged,
+    LogNotWhole,
     RunArchived,
     RunError,
     RunIdTaken,
@@ -224,7 +225,8 @@ class Engine(Keeping, Retention, Telling, Versions):
 
         Idempotent by `run_id`: the same workflow with the same inputs gives the run that is there, anything else raises
         RunIdTaken. By an alias it is the run that is there, also if the alias was moved. Inputs whose names are taken by options
-        go into `inputs`. The run has its `tags` when this returns.
+        go into `inputs`. The run has its `tags` when this returns. Raises LogNotWhole for `checkpoint_every` if the engine has
+        `journal="audit"`.
         """
         wanted_tags = checked_tags(tags)
         self._require_running()
@@ -242,6 +244,8 @@ class Engine(Keeping, Retention, Telling, Versions):
             checkpoint_every=checkpoint_every,
             journal=self._journal,
         )
+        if settings.journal == "audit" and settings.checkpoint_every_seconds is not None:
+            raise LogNotWhole(chosen, "no checkpoints of it can be saved by themselves: leave checkpoint_every out")
         prepared = choice.prepared or await self._catalogue.save(choice.program, at=now)
         encoded, blobs = await self.values.pack_all(given, where=f"inputs of workflow {prepared.graph.name!r}")
         created = creation(prepared, given, encoded, settings, project_id=self._project)

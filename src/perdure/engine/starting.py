@@ -56,11 +56,6 @@ def run_settings(
         "checkpoint_every_seconds": _seconds("checkpoint_every", checkpoint_every, preset.checkpoint_every),
         "journal": journal,
     }
-    if journal == "audit" and chosen["checkpoint_every_seconds"] is not None:
-        raise ValueError(
-            "checkpoint_every names places in the log of a run, and with journal='audit' its log may have gaps: "
-            "leave one of the two out"
-        )
     try:
         return msgspec.convert({key: value for key, value in chosen.items() if value is not None}, e.RunSettings)
     except msgspec.ValidationError as error:
