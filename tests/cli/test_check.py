@@ -82,7 +82,7 @@ def test_whole_runs_are_proved_to_be_whole(cli: Cli):
     cli("run", "flow.py", "-i", "name=b", "--run-id", "r2")
 
     assert "2 runs checked, all invariants hold" in cli("verify").stdout
-    assert cli.json("verify", "r1") == {"runs": 1, "violations": []}
+    assert cli.json("verify", "r1") == {"runs": 1, "audited": [], "violations": []}
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_a_jump_without_its_branch_is_suspected():
 
 
 def test_the_catalogue_is_whole():
-    codes = ["A1", "A2", "A3", "A4", "B1", "B2", "C1", "C2", "D1", "D2", "E1", "E2", "F1", "F2", "R1", "R2"]
+    codes = ["A1", "A2", "A3", "A4", "B1", "B2", "C1", "C2", "D1", "D2", "E1", "E2", "F1", "F2", "G1", "R1", "R2"]
 
     assert list(CATALOGUE) == codes
     assert all(ailment.explanation and ailment.remedy for ailment in CATALOGUE.values())
