@@ -1,0 +1,448 @@
+"""V1 for what is done with runs that have ended: a process that archives them, brings them back, makes their logs compact,
+deletes their values or imports them stops dead at every statement, every call of the store and every write of a file.
+
+Whenever that is, each run is in one place and whole, whoever comes next can go on, and in the end nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import apsw
+import asyncpg
+import msgspec
+import pytest
+
+from perdure import Context, Engine, EngineSettings, ask, collect, node, workflow
+from perdure.clock import SystemClock
+from perdure.engine import compacting
+from perdure.engine.archives import opened_archive
+from perdure.engine.archiving import Archiver
+from perdure.engine.importing import import_file
+from perdure.engine.inspect import verify_run
+from perdure.engine.run import Run
+from perdure.errors import RunFailed
+from perdure.ids import DEFAULT_PROJECT, RunId
+from perdure.journal.events import RunDeleted
+from perdure.journal.states import RunStatus
+from perdure.store.base import Store
+from perdure.store.shapes import ArchivedRun, RunDump
+from tests.crash.keeping import GONE, SMALL, Answer, Case, Household, everything_that_can_happen, keep
+from tests.engine.test_waiting import asked
+
+TABLES = (
+    *("run_state", "run_events", "run_node_state", "run_branches", "run_steps", "run_waits", "run_signals"),
+    *("run_checkpoints", "run_inbox_messages", "run_commands", "blobs", "run_logs", "run_tags", "run_deletions"),
+    "run_log_segments",
+)
+ITEMS = 4
+PLACES = 12
+SETTINGS = EngineSettings(inline_max_bytes=1_000, hibernate_after=0)
+
+
+@node
+async def kept_item(ctx: Context, x: int) -> str:
+    ctx.log.info("an item", x=x)
+    return await ctx.step(_large, x)
+
+
+async def _large(x: int) -> str:
+    return f"{x}" * 1_500
+
+
+@node
+async def kept_places(ctx: Context, places: int) -> int:
+    for place in range(places):
+        await ctx.checkpoint(place)
+    return places
+
+
+@node
+async def kept_length(texts: list[str], may: bool, places: int) -> int:
+    return sum(map(len, texts)) + may + places
+
+
+@workflow
+def kept_whole(xs: list[int], places: int) -> int:
+    may = ask.named("may")("Go on?", schema=bool)
+    return kept_length(collect(kept_item.map(xs)), may, kept_places(places))
+
+
+@node
+async def kept_until(x: int) -> str:
+    if x == ITEMS - 1:
+        raise ValueError("no further")
+    return f"{x}" * 1_500
+
+
+@workflow
+def kept_in_part(xs: list[int]) -> Any:
+    return collect(kept_until.map(xs))
+
+
+async def answer(run: Run[Any]) -> int:
+    for question in await asked(run):
+        await run.answer(question.interaction_id, True)
+    return await run.result()
+
+
+def events_of(dumped: RunDump) -> bytes:
+    """Return what has happened in a run, whatever it is called."""
+    events = msgspec.json.encode([entry.event for entry in dumped.events])
+    return events.replace(dumped.stored.run.run_id.encode(), b"the run")
+
+
+class House:
+    """A store with runs in it, a process that keeps house there, and whoever looks what has become of them."""
+
+    def __init__(self, engine: Engine, household: Household, folder: Path) -> None:
+        self.engine = engine
+        self.store = engine.store
+        self.folder = folder
+        self._household = household
+        self._numbers = itertools.count(1)
+        self._cases = 0
+        """The number of the case; what earlier ones have left is archived under 0."""
+
+    async def prepare(self) -> None:
+        """Export a run with all that a run can have: branches, questions, signals, steps, logs, blobs; and one with items."""
+        whole = await self.engine.start(
+            kept_whole, xs=list(range(ITEMS)), places=PLACES, run_id="whole", tags=["old", "kept"]
+        )
+        await whole.signal("hello", {"said": "early"})
+        await answer(whole)
+        await whole.jump("kept_item")
+        await whole.result()
+        await whole.export(self.folder / "whole.bundle")
+        part = await self.engine.start(kept_in_part, xs=list(range(ITEMS)), run_id="part")
+        with pytest.raises(RunFailed):
+            await part.result()
+        await part.export(self.folder / "part.bundle")
+        for name in ("whole", "part"):
+            dumped = await self.dump(name)
+            assert dumped.blobs
+            assert dumped.items or name == "whole"
+
+    async def dump(self, run_id: str, store: Store | None = None) -> RunDump:
+        found = await (store or self.store).dump_run(RunId(run_id))
+        assert found is not None, f"{run_id} is not there"
+        return found
+
+    async def runs(self, *names: str) -> dict[str, RunDump]:
+        """Put runs there for the next case, and return what they are."""
+        self._cases = 0
+        await self.do(self.case("archive", []))
+        self._cases = next(self._numbers)
+        found: dict[str, RunDump] = {}
+        for name in names:
+            run_id = f"{name}-{self._cases:04}"
+            await import_file(
+                self.store,
+                self.engine.values.blobs,
+                self.folder / f"{name}.bundle",
+                project_id=DEFAULT_PROJECT,
+                clock=SystemClock(),
+                run_id=run_id,
+                paused=False,
+                verify=False,
+            )
+            found[run_id] = await self.dump(run_id)
+        return found
+
+    async def tidy_up(self) -> None:
+        """Have somebody archive who finds nothing to do but what others have left."""
+        archiver = Archiver(self.store, self.engine.values.blobs, self.archive_folder, SystemClock(), rest=0)
+        assert (await archiver.archive(older_than=timedelta(days=1), limit=None, dry_run=False)).runs == 0
+
+    async def require_compact(self, runs: dict[str, RunDump]) -> None:
+        """Claim that as much of each log is in segments as may be, and each event in one place."""
+        for run_id, before in runs.items():
+            segments = await self.store.list_segments(RunId(run_id))
+            moved = sum(segment.last_seq - segment.first_seq + 1 for segment in segments)
+            assert moved == (len(before.events) - compacting.KEPT_EVENTS) // 10 * 10
+            assert (await self.rows(run_id))["run_events"] == len(before.events) - moved
+
+    def case(self, what: str, run_ids: Sequence[str], *, at: int = 0, kind: str = "") -> Case:
+        return Case(
+            what=what,
+            url=self.store.url,
+            blobs=(self.folder / "blobs").as_uri(),
+            folder=str(self.archive_folder),
+            run_ids=list(run_ids),
+            bundle=str(self.folder / "whole.bundle"),
+            at=at,
+            kind=kind,
+        )
+
+    @property
+    def archive_folder(self) -> Path:
+        return self.folder / f"archive-{self._cases}"
+
+    async def have_done(self, case: Case) -> Answer:
+        return await self._household.have_done(case)
+
+    async def do(self, case: Case) -> None:
+        """Do what a case says here, where nothing happens."""
+        await keep(msgspec.structs.replace(case, at=0), self.store, self.engine.values.blobs)
+
+    async def archived(self, run_id: str) -> ArchivedRun | None:
+        return await self.store.load_archive(RunId(run_id))
+
+    async def require_one_place(self, runs: dict[str, RunDump]) -> None:
+        """Claim that each run is in the database or in the archive, as it was, and not in both."""
+        for run_id, before in runs.items():
+            archived = await self.archived(run_id)
+            if archived is None:
+                assert await self.dump(run_id) == before
+            else:
+                assert await self.store.load_state(RunId(run_id)) is None
+                await self.require_readable(archived, before)
+
+    async def require_readable(self, archived: ArchivedRun, before: RunDump) -> None:
+        async with opened_archive(self.archive_folder, archived, clock=SystemClock()) as there:
+            assert await self.dump(archived.run_id, there) == before
+            assert await verify_run(there, archived.run_id) == []
+
+    async def require_here(self, runs: dict[str, RunDump]) -> None:
+        """Claim that each run is in the database, as it was, and whole."""
+        for run_id, before in runs.items():
+            assert await self.archived(run_id) is None
+            assert await self.dump(run_id) == before
+            assert await verify_run(self.engine, run_id) == []
+
+    async def rows(self, run_id: str) -> dict[str, int]:
+        """Return how many rows there are of a run, by table, where there are any."""
+        counts: dict[str, int] = {}
+        url = self.store.url
+        if url.startswith("sqlite"):
+            connection = apsw.Connection(url.removeprefix("sqlite:///"))
+            for table in TABLES:
+                counts[table] = connection.execute(f"SELECT count(*) FROM {table} WHERE run_id = ?", (run_id,)).get
+            connection.close()
+        else:
+            raw: Any = await asyncpg.connect(url)
+            for table in TABLES:
+                counts[table] = await raw.fetchval(f"SELECT count(*) FROM {table} WHERE run_id = $1", run_id)
+            await raw.close()
+        return {table: count for table, count in counts.items() if count}
+
+    def files(self) -> set[str]:
+        """Return the files of the archive, finished or not."""
+        folder = self.archive_folder
+        return {path.name for path in folder.iterdir() if path.name != ".lock"} if folder.exists() else set()
+
+
+@asynccontextmanager
+async def opened_house(url: str, folder: Path) -> AsyncGenerator[House]:
+    blobs = (folder / "blobs").as_uri()
+    async with Household() as household, Engine(url, blobs=blobs, settings=SETTINGS) as engine:
+        house = House(engine, household, folder)
+        await house.prepare()
+        yield house
+
+
+@pytest.fixture(autouse=True)
+def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name, value in SMALL:
+        monkeypatch.setattr(module, name, value)
+
+
+class Matrix:
+    """Counts what has happened, so that a test that has tried nothing is noticed."""
+
+    def __init__(self, name: str, undisturbed: Answer) -> None:
+        assert undisturbed.error == ""
+        self.boundaries = undisturbed.boundaries
+        self._name = name
+        self._happened: Counter[str] = Counter()
+
+    def note(self, case: Case, found: Answer) -> str:
+        """Return where something has happened, for whoever finds something wrong."""
+        where = f"{self._name}: {case.kind} at {case.at} ({self.boundaries[case.at - 1]})"
+        assert len(found.boundaries) >= case.at, f"{where} was not reached"
+        dies = case.kind in ("before", "after", "torn")
+        assert found.code == (GONE if dies else 0), f"{where}: {found.error}"
+        self._happened[f"{found.boundaries[case.at - 1].what} {case.kind}"] += 1
+        return where
+
+    def require(self, *least: tuple[str, int]) -> None:
+        """Claim that each of these has happened, and so often."""
+        print(
+            f"{self._name}: {len(self.boundaries)} boundaries, {self._happened.total()} cases: {dict(self._happened)}"
+        )
+        for what, count in least:
+            assert self._happened[what] >= count, f"{what} has happened {self._happened[what]} times"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+async def test_archiving_survives_a_stop_anywhere(store_url: str, tmp_path: Path) -> None:
+    async with opened_house(store_url, tmp_path) as house:
+        runs = await house.runs("whole", "part")
+        matrix = Matrix("archive", await house.have_done(house.case("archive", list(runs))))
+        for at, kind in everything_that_can_happen(matrix.boundaries):
+            runs = await house.runs("whole", "part")
+            case = house.case("archive", list(runs), at=at, kind=kind)
+            where = matrix.note(case, await house.have_done(case))
+            try:
+                await house.require_one_place(runs)
+                await house.do(case)
+                files: set[str] = set()
+                for run_id, before in runs.items():
+                    archived = await house.archived(run_id)
+                    assert archived is not None
+                    await house.require_readable(archived, before)
+                    assert await house.rows(run_id) == {}
+                    files.add(archived.file)
+                assert house.files() == files
+            except Exception as error:
+                raise AssertionError(where) from error
+        matrix.require(
+            ("sql before", 6), ("call after", 2), ("call reply_lost", 2), ("write torn", 4), ("files after", 3)
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+async def test_bringing_back_survives_a_stop_anywhere(store_url: str, tmp_path: Path) -> None:
+    async with opened_house(store_url, tmp_path) as house:
+
+        async def archived() -> dict[str, RunDump]:
+            runs = await house.runs("whole", "part")
+            await house.do(house.case("archive", list(runs)))
+            for use in {use for dumped in runs.values() for use in dumped.blobs}:
+                await house.engine.values.blobs.delete(use.digest)
+            return runs
+
+        runs = await archived()
+        matrix = Matrix("restore", await house.have_done(house.case("restore", list(runs))))
+        for at, kind in everything_that_can_happen(matrix.boundaries):
+            runs = await archived()
+            case = house.case("restore", list(runs), at=at, kind=kind)
+            where = matrix.note(case, await house.have_done(case))
+            try:
+                await house.require_one_place(runs)
+                await house.do(case)
+                await house.require_here(runs)
+                await house.tidy_up()
+                assert house.files() == set()
+            except Exception as error:
+                raise AssertionError(where) from error
+        matrix.require(("sql before", 6), ("call after", 2), ("call reply_lost", 2), ("files after", 3))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+async def test_making_compact_survives_a_stop_anywhere(store_url: str, tmp_path: Path) -> None:
+    async with opened_house(store_url, tmp_path) as house:
+        runs = await house.runs("whole")
+        (before,) = runs.values()
+        assert len(before.branches) == 2
+        matrix = Matrix("compact", await house.have_done(house.case("compact", list(runs))))
+        for at, kind in everything_that_can_happen(matrix.boundaries):
+            runs = await house.runs("whole")
+            case = house.case("compact", list(runs), at=at, kind=kind)
+            where = matrix.note(case, await house.have_done(case))
+            try:
+                await house.require_here(runs)
+                await house.do(case)
+                await house.require_here(runs)
+                await house.require_compact(runs)
+            except Exception as error:
+                raise AssertionError(where) from error
+        matrix.require(("sql before", 9), ("call after", 3), ("call reply_lost", 3), ("call refused", 3))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+async def test_a_run_goes_on_whenever_making_its_log_compact_is_stopped(store_url: str, tmp_path: Path) -> None:
+    async with opened_house(store_url, tmp_path) as house:
+
+        async def waiting(run_id: str) -> Run[int]:
+            run = await house.engine.start(kept_whole, xs=[1, 2], places=PLACES, run_id=run_id)
+            while await run.status() is not RunStatus.AWAITING_INPUT:
+                await asyncio.sleep(0.01)
+            return run
+
+        run = await waiting("live")
+        matrix = Matrix("compact live", await house.have_done(house.case("compact", ["live"])))
+        expected = await answer(run)
+        for at, kind in everything_that_can_happen(matrix.boundaries):
+            run = await waiting(f"live-{at}-{kind}")
+            case = house.case("compact", [run.run_id], at=at, kind=kind)
+            found = await house.have_done(case)
+            if len(found.boundaries) < at:
+                continue  # how often it went to sleep and woke up varies a little, and with it how long its log is
+            where = matrix.note(case, found)
+            try:
+                assert await answer(run) == expected
+                assert await verify_run(house.engine, run.run_id) == []
+                runs = {str(run.run_id): await house.dump(run.run_id)}
+                await house.do(case)
+                await house.require_here(runs)
+                await house.require_compact(runs)
+            except Exception as error:
+                raise AssertionError(where) from error
+        matrix.require(("sql before", 6), ("call after", 2), ("call reply_lost", 2), ("call refused", 2))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+async def test_deleting_survives_a_stop_anywhere(store_url: str, tmp_path: Path) -> None:
+    async with opened_house(store_url, tmp_path) as house:
+        runs = await house.runs("whole", "part")
+        matrix = Matrix("delete", await house.have_done(house.case("delete", list(runs))))
+        for at, kind in everything_that_can_happen(matrix.boundaries):
+            runs = await house.runs("whole", "part")
+            case = house.case("delete", list(runs), at=at, kind=kind)
+            where = matrix.note(case, await house.have_done(case))
+            try:
+                for run_id, before in runs.items():
+                    if await house.store.load_deletion(RunId(run_id)) is None:
+                        assert await house.dump(run_id) == before
+                await house.do(case)
+                for run_id, before in runs.items():
+                    left = await house.dump(run_id)
+                    assert (left.blobs, left.items) == ((), ())
+                    assert len(left.events) == len(before.events) + 1
+                    assert [entry.event for entry in left.events if isinstance(entry.event, RunDeleted)] == [
+                        RunDeleted()
+                    ]
+                    assert await verify_run(house.engine, run_id) == []
+            except Exception as error:
+                raise AssertionError(where) from error
+        matrix.require(("sql before", 6), ("call after", 2), ("call reply_lost", 2), ("call refused", 2))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+async def test_importing_survives_a_stop_anywhere(store_url: str, tmp_path: Path) -> None:
+    async with opened_house(store_url, tmp_path) as house:
+        ((_, expected),) = (await house.runs("whole")).items()
+        matrix = Matrix("import", await house.have_done(house.case("import", ["imported"])))
+        for at, kind in everything_that_can_happen(matrix.boundaries):
+            run_id = f"imported-{at}-{kind}"
+            case = house.case("import", [run_id], at=at, kind=kind)
+            where = matrix.note(case, await house.have_done(case))
+            try:
+                is_there = await house.store.load_state(RunId(run_id)) is not None
+                assert is_there or await house.rows(run_id) == {}
+                await house.do(case)
+                found = await house.dump(run_id)
+                assert events_of(found) == events_of(expected)
+                assert (len(found.items), len(found.all_waits), found.blobs) == (
+                    len(expected.items),
+                    len(expected.all_waits),
+                    expected.blobs,
+                )
+                assert await verify_run(house.engine, run_id) == []
+            except Exception as error:
+                raise AssertionError(where) from error
+        matrix.require(("sql before", 6), ("call after", 1), ("call reply_lost", 1), ("call refused", 1))
