@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
+import click
 import pytest
 
+from perdure.cli.back import read_items
 from tests.cli.conftest import Cli
 
 pytestmark = pytest.mark.slow
@@ -79,7 +83,14 @@ def test_a_run_goes_back_to_a_node_with_other_values(failed: Cli):
     scaled = failed("jump", "r1", "total", "-i", "scale=2.5")
     said = failed("jump", "r1", "total", "--output", "7", "--reason", "as the books say")
 
-    assert told == {"runs": ["total", "report"], "kept": ["load"], "asks": [], "in_doubt": [], "given_up": None}
+    assert told == {
+        "runs": ["total", "report"],
+        "kept": ["load"],
+        "asks": [],
+        "in_doubt": [],
+        "given_up": None,
+        "items": {},
+    }
     assert printed(scaled.stdout) == ["total", "report"]
     assert scaled.stdout.endswith("total 25.0\n")
     assert printed(said.stdout) == ["report"]
@@ -213,3 +224,76 @@ def test_another_run_begins_with_what_a_run_has_done(failed: Cli):
     assert failed("fork", "r1", "--run-id", "r2").stdout.endswith("total 10.0\n")
     assert failed("fork", "r1", "--run-id", "r2", "--at", "3").returncode == 2
     assert failed("verify").returncode == 0
+
+
+MAPPED = """
+from perdure import collect, node, workflow
+
+@node
+def double(x: int, add: int = 0) -> int:
+    print(f"double {x}")
+    return x * 2 + add
+
+@node
+def total(xs: list[int]) -> int:
+    return sum(xs)
+
+@workflow
+def flow(n: int) -> int:
+    return total(collect(double.map([0, 1, 2, 3, 4, 5, 6, 7, 8, 9])))
+"""
+
+
+def test_chosen_items_run_again(cli: Cli):
+    cli.write("flow.py", MAPPED)
+    assert cli("run", "flow.py", "-i", "n=1", "--run-id", "r1").returncode == 0
+    told = cli("jump", "r1", "double", "--items", "3,6-8", "--dry-run")
+    assert told.stdout == "2 nodes would run: double, total\nof double only items 3, 6-8\n"
+    assert json.loads(cli("jump", "r1", "double", "--items", "3", "--dry-run", "--json").stdout)["items"] == {
+        "double": [3]
+    }
+
+    done = cli("jump", "r1", "double", "--items", "3, 6-8", "-i", "add=100")
+
+    assert done.returncode == 0
+    called = sorted(line for line in done.stdout.splitlines() if line.startswith("double "))
+    assert called == ["double 3", "double 6", "double 7", "double 8"]
+    assert done.stdout.endswith("490\n")
+    assert cli("verify", "r1").returncode == 0
+    assert "double retried" in cli("branches", "r1").stdout
+    events = cli("events", "r1").stdout
+    assert "goes back to items 3, 6-8 of double" in events
+    assert "items 3, 6-8 of double again" in events
+
+    for items, problem in (
+        ("3,3", "item 3 of 'double' is chosen more than once"),
+        ("10", "there is no item 10 of 'double': it has 10, from 0 to 9"),
+    ):
+        refused = cli("jump", "r1", "double", "--items", items)
+        assert refused.returncode == 2
+        assert problem in refused.stderr
+    assert len(cli("branches", "r1").stdout.splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("items", "problem"),
+    [
+        ("", "neither 3 nor 3-7"),
+        ("3,", "neither 3 nor 3-7"),
+        ("-1", "neither 3 nor 3-7"),
+        ("a", "neither 3 nor 3-7"),
+        ("1-x", "neither 3 nor 3-7"),
+        ("\u0663", "neither 3 nor 3-7"),
+        ("7-3", "ends before it begins"),
+        ("0-99999999", "more than 1,000,000 items"),
+    ],
+)
+def test_what_names_no_items_is_refused(items: str, problem: str):
+    with pytest.raises(click.UsageError, match=problem):
+        read_items(items)
+
+
+def test_items_and_an_output_do_not_go_together(cli: Cli):
+    refused = cli("jump", "r1", "double", "--items", "3", "--output", "3")
+    assert refused.returncode == 2
+    assert "--items and --output do not go together" in refused.stderr

@@ -23,14 +23,17 @@ from perdure.cli.output import read_output
 from perdure.cli.run import Ended, attend, conclude, prepare
 from perdure.cli.stores import opened, require
 from perdure.cli.terminal import Paper, paper
-from perdure.cli.words import cells, counted, padded, plain
+from perdure.cli.words import cells, counted, item_names, padded, plain
 from perdure.engine.engine import Engine
 from perdure.engine.inspect import find_run, load_run
 from perdure.engine.repairs import Branch, Preview, branch_of
 from perdure.errors import CannotGoBack
 from perdure.ids import RunId
+from perdure.journal.flow import ranges_of
 
 MOST_NAMES = 8
+MOST_ITEMS = 1_000_000
+MOST_DIGITS = 12
 
 reason_option = click.option("--reason", default="", metavar="TEXT", help="Why, for whoever looks at the run later.")
 dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would run again, and do nothing.")
@@ -44,6 +47,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     place: str | int | None = None
     inputs: Mapping[str, Any] = {}
     outputs: Any = msgspec.UNSET
+    items: Sequence[int] | None = None
     reason: str = ""
 
 
@@ -56,6 +60,25 @@ def read_pair(text: str) -> tuple[str, Any]:
         return name, msgspec.json.decode(value)
     except msgspec.DecodeError:
         return name, value
+
+
+def read_items(text: str) -> list[int]:
+    """Return the items that a text names: `3,17` or `3-7`."""
+    items: list[int] = []
+    for part in text.split(","):
+        first, is_range, last = part.strip().partition("-")
+        if not (_is_number(first) and (_is_number(last) if is_range else True)):
+            raise click.UsageError(f"--items {text!r} does not name items: {part.strip()!r} is neither 3 nor 3-7.")
+        if is_range and int(last) < int(first):
+            raise click.UsageError(f"--items {text!r} does not name items: {part.strip()!r} ends before it begins.")
+        if is_range and int(last) - int(first) >= MOST_ITEMS:
+            raise click.UsageError(f"--items {text!r} names more than {MOST_ITEMS:,} items.")
+        items += range(int(first), int(last) + 1) if is_range else [int(first)]
+    return items
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS
 
 
 @click.command("retry")
@@ -85,6 +108,7 @@ def retry_command(run: str, reason: str, dry_run: bool, imports: Sequence[str], 
     "--input", "-i", "pairs", multiple=True, metavar="NAME=VALUE",
     help="What the node is given instead: JSON, or a text. May be given several times.")  # fmt: skip
 @click.option("--output", metavar="JSON", help="What the node is to have returned: it does not run then.")
+@click.option("--items", metavar="ITEMS", help="Only these items of a map, from 0: 3,17 or 3-7.")
 @reason_option
 @dry_run_option
 @imports_option
@@ -95,6 +119,7 @@ def jump_command(
     node: str,
     pairs: Sequence[str],
     output: str | None,
+    items: str | None,
     reason: str,
     dry_run: bool,
     imports: Sequence[str],
@@ -104,19 +129,24 @@ def jump_command(
     """Go back to just before a NODE of a run and go on from there, and print the result.
 
     The node and whatever depends on it run again, on a branch; all else stays as it is, and nothing is removed. A run that has
-    ended moves again; what had failed or was stopped elsewhere in it is tried again.
+    ended moves again; what had failed or was stopped elsewhere in it is tried again. With --items, only these of a map run again,
+    and of maps over it; the results of all others are kept.
 
     \b
       perdure jump 0198f2 summarize --dry-run
       perdure jump 0198f2 summarize -i temperature=0.2
       perdure jump 0198f2 approve --output true
+      perdure jump 0198f2 summarize --items 3,17-20
     """
     if pairs and output is not None:
         raise click.UsageError("--input and --output do not go together: a node whose output is given does not run.")
+    if items is not None and output is not None:
+        raise click.UsageError("--items and --output do not go together: a node whose output is given does not run.")
+    chosen = None if items is None else read_items(items)
     require(store)
     with users_output(as_json=as_json):
         value = msgspec.UNSET if output is None else asyncio.run(read_output(run, node, output, imports, store))
-    change = Change(node=node, inputs=dict(map(read_pair, pairs)), outputs=value, reason=reason)
+    change = Change(node=node, inputs=dict(map(read_pair, pairs)), outputs=value, items=chosen, reason=reason)
     return _go_back(run, change, imports, store, is_dry=dry_run, as_json=as_json)
 
 
@@ -215,7 +245,12 @@ async def _went_back(run_id: RunId, change: Change, place: Place, *, as_json: bo
             await handle.retry(reason=change.reason)
         else:
             await handle.jump(
-                change.node, inputs=change.inputs, outputs=change.outputs, reason=change.reason, by=COMMAND_LINE
+                change.node,
+                inputs=change.inputs,
+                outputs=change.outputs,
+                items=change.items,
+                reason=change.reason,
+                by=COMMAND_LINE,
             )
         return await attend(engine, run_id, place, None, as_json=as_json, known=known, stay=False)
 
@@ -224,7 +259,12 @@ async def _preview(run_id: RunId, change: Change, place: Place) -> Preview:
     async with Engine(place.url, recover=False) as engine:
         handle = await engine.get(run_id)
         return await handle.preview(
-            change.node, inputs=change.inputs, outputs=change.outputs, branch=change.branch, place=change.place
+            change.node,
+            inputs=change.inputs,
+            outputs=change.outputs,
+            items=change.items,
+            branch=change.branch,
+            place=change.place,
         )
 
 
@@ -245,6 +285,8 @@ def _foretell(preview: Preview, run_id: RunId, sheet: Paper, *, as_json: bool) -
         click.echo(f"{counted(len(preview.runs), 'node')} would run: {_names(preview.runs)}")
     else:
         click.echo("nothing would run")
+    for name, positions in preview.items.items():
+        click.echo(f"of {plain(name)} only {item_names(ranges_of(positions))}")
     if preview.in_doubt:
         click.echo(f"{_names(preview.in_doubt)} would be in doubt: somebody has to say what became of it")
     if preview.asks:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from perdure.cli.words import counted, duration, error_line, fitted, plain, time_of_day, until, value_line
+from perdure.cli.words import counted, duration, error_line, fitted, item_names, plain, time_of_day, until, value_line
 from perdure.engine.waiting import DEADLINE
 from perdure.ids import NodeId
 from perdure.journal import events as e
@@ -168,7 +168,8 @@ def _what_of_run(event: e.Event, at: int) -> str:
         case e.StageStarted() | e.StageCompleted():
             return _past(event, "Stage")
         case e.JumpRequested():
-            return f"goes back to {plain(event.node_id)}{_because(event.reason)}"
+            items = f"{item_names(event.items)} of " if event.items else ""
+            return f"goes back to {items}{plain(event.node_id)}{_because(event.reason)}"
         case e.BranchCreated(restored=True):
             return (
                 f"goes back to event {event.cut}, on branch {event.parent}{_because(event.reason)}{_begin_again(event)}"
@@ -197,7 +198,10 @@ def _fork_of(origin: e.Origin | None) -> str:
 def _begin_again(event: e.BranchCreated) -> str:
     begun = [node_id for node_id in event.dropped if node_id not in event.outputs]
     told = [f"; {_named(begun)} {'begins' if len(begun) == 1 else 'begin'} again"] if begun else []
-    told += [f"; {_named(event.retried)} tried again"] if event.retried else []
+    chosen = {node_id: kept.chosen for node_id, kept in event.items.items() if kept.chosen}
+    retried = [node_id for node_id in event.retried if node_id not in chosen]
+    told += [f"; {_named(retried)} tried again"] if retried else []
+    told += [f"; {item_names(ranges)} of {plain(node_id)} again" for node_id, ranges in chosen.items()]
     told += [f"; what {plain(node_id)} has given is given" for node_id in event.outputs]
     return "".join(told)
 

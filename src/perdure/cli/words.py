@@ -5,6 +5,7 @@ from __future__ import annotations
 import binascii
 import math
 import unicodedata
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -62,6 +63,14 @@ def until(micros: int, *, now: int) -> str:
 def counted(number: int, noun: str) -> str:
     """Return `1 node`, `3 nodes`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def item_names(ranges: Sequence[tuple[int, int]], most: int = 8) -> str:
+    """Name items of a map, by ranges of positions."""
+    named = [str(first) if count == 1 else f"{first}-{first + count - 1}" for first, count in ranges[:most]]
+    more = f" and {len(ranges) - most} more" if len(ranges) > most else ""
+    is_one = len(ranges) == 1 and ranges[0][1] == 1
+    return f"{'item' if is_one else 'items'} {', '.join(named)}{more}"
 
 
 def plain(text: str) -> str:

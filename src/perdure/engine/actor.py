@@ -238,7 +238,9 @@ class Actor(Serving):
     async def _whole(self, outbox: Outbox) -> tuple[dict[str, Encoded], tuple[BlobUse, ...]]:
         """Return a stream as one value: what is large is kept, in blobs."""
         declared = [handle.name for handle in outputs_of_type(self._type)]
-        async with Whole(declared, self._collected, self.values) as whole:
+        flow = self._plan.flow
+        is_uneven = flow is not None and flow.is_generator and bool(flow.mapped)
+        async with Whole(declared, self._collected, self.values, is_uneven=is_uneven) as whole:
             if (entries := outbox.whole) is not None:
                 for entry in entries:
                     whole.add(entry)

@@ -11,6 +11,7 @@ from perdure.engine.driver import Driver
 from perdure.engine.goingback import GOING_BACK
 from perdure.engine.machinery import Machinery
 from perdure.engine.obeying import resolve
+from perdure.engine.reopening import Reopening
 from perdure.engine.resolution import Resolution
 from perdure.engine.returning import Returning
 from perdure.engine.waiting import answer_command, answer_in_time
@@ -111,6 +112,7 @@ def take_up(
     at: int,
     ranges: Sequence[ItemRange] = (),
     returnings: Mapping[CommandId, Returning] | None = None,
+    reopenings: Mapping[CommandId, Reopening | None] | None = None,
 ) -> Driver:
     """Decide the transition with which the run becomes the engine's. `answers` are what probes say of attempts in doubt."""
     run = stored.run
@@ -133,8 +135,10 @@ def take_up(
     driver.decider.claim(claim.engine_id, epoch, previous=stored.owner, lost=is_lost(stored), at=at)
     if driver.projection.run.status is RunStatus.CREATED:
         driver.decider.start(at=at)
-    driver.returnings = returnings or {}
-    if is_due(run, at) and not returnings:  # else it goes back as it is, and is woken again if it cannot
+    driver.returnings, driver.reopenings = returnings or {}, reopenings or {}
+    if is_due(run, at) and not (
+        returnings or reopenings
+    ):  # else it goes back as it is, and is woken again if it cannot
         driver.decider.resume(reason="its time has come", at=at)
     told = {command.payload.get("node_id") for command in stored.commands if command.kind == "resolve"}
     for answer in answers:

@@ -27,6 +27,7 @@ from perdure.engine.obeying import obey
 from perdure.engine.pauses import pause_micros
 from perdure.engine.pending import Pending
 from perdure.engine.programs import Program
+from perdure.engine.reopening import Reopening
 from perdure.engine.returning import Returning
 from perdure.engine.sending import is_too_early
 from perdure.engine.streams import Streams
@@ -104,6 +105,8 @@ class Driver:
         """The run was dropped while it was, or may have been, this engine's: nobody else will take it up."""
         self.returnings: Mapping[CommandId, Returning] = {}
         """What the run was at places to which it was asked to go back before it was taken up."""
+        self.reopenings: Mapping[CommandId, Reopening | None] = {}
+        """What is kept of streams where it was asked to go back to some of their items; None where it cannot."""
         self.not_readable: RunNotReadable | None = None
         """Why the run was let go although it should move, if it was."""
         self._bodies = Bodies(projection, machinery, on_stopped=self.attempt_stopped)

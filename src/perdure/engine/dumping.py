@@ -43,8 +43,16 @@ def dump_of(stored: RunDump, lost_blobs: Sequence[str] = (), unused_blobs: Seque
 
 def generators_of(stored: RunDump) -> set[NodeId]:
     """Return the nodes that are generators, as the log tells: their types may not be here."""
-    started = (entry.event for entry in stored.events if isinstance(entry.event, e.NodeStarted))
-    return {event.node_id for event in started if event.generates}
+    generators: set[NodeId] = set()
+    for entry in stored.events:
+        match entry.event:
+            case e.NodeStarted(node_id=node_id, generates=True):
+                generators.add(node_id)
+            case e.BranchCreated(items=items):
+                generators.update(node_id for node_id, kept in items.items() if kept.generates)
+            case _:
+                pass
+    return generators
 
 
 def _sources(stored: RunDump, graph: Graph) -> set[NodeId]:

@@ -44,6 +44,7 @@ from perdure.engine.membership import Membership
 from perdure.engine.probation import Probation
 from perdure.engine.probing import ask_probes, nodes_to_probe
 from perdure.engine.recovery import Recovery
+from perdure.engine.reopening import load_reopenings
 from perdure.engine.resolution import Resolution
 from perdure.engine.retention import Retention
 from perdure.engine.returning import load_returnings
@@ -430,6 +431,7 @@ class Engine(Keeping, Retention, Telling, Versions):
             return None
         goes_on = not is_only_named(stored, self.clock.now_micros())
         returnings = await load_returnings(self._store, stored, prepared.plan)
+        reopenings = await load_reopenings(self._store, self.values, stored, prepared.plan)
         doubtful = nodes_to_probe(stored, prepared.plan) if goes_on and not returnings else []
         if doubtful and answers is None:
             if probation is not None:
@@ -460,6 +462,7 @@ class Engine(Keeping, Retention, Telling, Versions):
             at=now,
             ranges=ranges,
             returnings=returnings,
+            reopenings=reopenings,
         )
         driver.spent_seconds = spent
         if driver.periodic is not None and saved is not None:

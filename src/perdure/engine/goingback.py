@@ -14,7 +14,7 @@ import msgspec
 from perdure.ids import NodeId
 from perdure.journal.repairing import Change
 from perdure.journal.restoring import why_not_back
-from perdure.journal.states import TERMINAL
+from perdure.journal.states import MOVING, TERMINAL
 from perdure.store.shapes import Command
 from perdure.store.transitions import BlobUse
 
@@ -37,6 +37,8 @@ class Back(msgspec.Struct, frozen=True, kw_only=True):
     """The branch on which the run was when it was asked to go back; 0 if nobody has said so."""
     given: dict[str, str] = {}
     outputs: dict[str, str] | None = None
+    items: tuple[int, ...] = ()
+    """The items of the node that begin again, in order; none if all of it does."""
     blobs: tuple[BlobUse, ...] = ()
     reason: str = ""
     by: str = ""
@@ -50,7 +52,15 @@ class Back(msgspec.Struct, frozen=True, kw_only=True):
             outputs=None
             if self.outputs is None
             else {handle: msgspec.Raw(value.encode()) for handle, value in self.outputs.items()},
+            items=self.items,
         )
+
+
+def has_to_be_loaded(command: Command, driver: Driver) -> bool:
+    """Whether whoever takes the run up next does what a command says, who reads what is kept of its streams before that."""
+    is_of_items = command.kind == JUMP and bool(command.payload.get("items"))
+    rests = driver.projection.run.status not in MOVING
+    return is_of_items and rests and command.command_id not in driver.reopenings
 
 
 def obey_going_back(command: Command, driver: Driver, *, at: int) -> bool:
@@ -67,14 +77,25 @@ def obey_going_back(command: Command, driver: Driver, *, at: int) -> bool:
         driver.spent_seconds = 0.0  # it has all its time again
         decider.retry(reason=back.reason, asked_as=command.command_id, at=at)
         return True
-    if decider.why_not(back.change) is not None:
+    reopening = driver.reopenings.get(command.command_id)
+    if decider.why_not(back.change) is not None or (back.items and reopening is None):
         return False
     if driver.projection.run.status in TERMINAL:
         driver.spent_seconds = 0.0
     driver.streams.record_all(decider, at=at)
     driver.use_blobs(back.blobs)
-    cone = decider.jump(back.change, reason=back.reason, by=back.by, asked_as=command.command_id, at=at)
+    cone = decider.jump(
+        back.change,
+        reason=back.reason,
+        by=back.by,
+        asked_as=command.command_id,
+        at=at,
+        items=None if reopening is None else reopening.items,
+    )
     driver.flow.begin_again(cone.dropped)
+    if reopening is not None:
+        created = driver.projection.node(back.change.node_id).last_seq
+        driver.streams.bring(reopening.items, reopening.rows_on(driver.projection.run.branch_id, created))
     return True
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from perdure.ids import RunId
+from perdure.journal.flow import item_generation
 from perdure.journal.states import NodeState
 
 
@@ -13,9 +14,19 @@ def idempotency_key(run_id: RunId, node: NodeState) -> str:
     return f"{_escaped(run_id)}/{_escaped(node.node_id)}/{node.generation}"
 
 
-def item_key(node_key: str, item: str) -> str:
-    """Return what is the same for every attempt at one item of the node that has this key."""
-    return f"{node_key}/{item}"
+def item_keys(run_id: RunId, node: NodeState) -> Callable[[int, str], str]:
+    """Return what gives the key of an item, by its position and its name: the same for every attempt at it, and for nothing
+    else."""
+    key = idempotency_key(run_id, node)
+    if node.stream is None or not node.stream.chosen:
+        return lambda _, item: f"{key}/{item}"
+    begin, base = f"{_escaped(run_id)}/{_escaped(node.node_id)}", node.stream.base
+    chosen = {
+        position: generation
+        for first, count, generation in node.stream.chosen
+        for position in range(first, first + count)
+    }
+    return lambda position, item: f"{begin}/{chosen.get(position, base)}/{item}"
 
 
 def item_name(position: int, consumed: Mapping[str, int]) -> str:
@@ -37,12 +48,13 @@ def keys_begin_with(run_id: RunId) -> str:
     return f"{_escaped(run_id)}/"
 
 
-def started_run_id(run_id: RunId, node: NodeState, item: str) -> RunId:
+def started_run_id(run_id: RunId, node: NodeState, item: str, position: int | None = None) -> RunId:
     """Return the id of the run that a node starts for an item: the same for every attempt at it, and for nothing else.
 
     It begins with the id of the run that starts it. There is no slash in it, which would be escaped in the ids of its questions.
     """
-    which = item if node.generation == 1 else f"{node.generation}.{item}"
+    generation = node.generation if position is None else item_generation(node, position)
+    which = item if generation == 1 else f"{generation}.{item}"
     # Read from its end, it is clear where the node's name begins, whatever the run is called.
     return RunId(f"{run_id}:{_without_colons(node.node_id)}:{_without_colons(which)}")
 

@@ -26,7 +26,7 @@ from perdure.engine.emission import NestedOutlet
 from perdure.engine.entries import hole
 from perdure.engine.failures import AttemptTimeout, record_of
 from perdure.engine.items import ItemServices, items_of_list, picked
-from perdure.engine.keys import idempotency_key, item_key, item_name
+from perdure.engine.keys import item_keys, item_name
 from perdure.engine.live import NodeFacts
 from perdure.engine.meeting import Latest, ListSource, Meeting, Met, Source, Together
 from perdure.engine.outbox import Outbox
@@ -94,7 +94,7 @@ class MapActor(Actor):
         self._group: asyncio.TaskGroup | None = None
         """Where the calls belong, while there may be any."""
         self._may_trail = driver.launching.may_trail(self.node_id)
-        self._key = idempotency_key(driver.run_id, driver.projection.node(self.node_id))
+        self._key_of = item_keys(driver.run_id, driver.projection.node(self.node_id))
         self._running = 0
         self._is_pumping = False
         """Whether it will be seen in a moment who waits."""
@@ -448,7 +448,7 @@ class MapActor(Actor):
                 run_id=self._driver.run_id,
                 node_id=self.node_id,
                 attempt=attempt,
-                idempotency_key=item_key(self._key, name),
+                idempotency_key=self._key_of(position, name),
                 from_outside=self._plan.from_outside,
                 item=position,
             ),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -17,15 +18,15 @@ from perdure.engine.concluding import conclude_for
 from perdure.engine.goingback import JUMP, RETRY, Back
 from perdure.engine.inputs import fitted
 from perdure.engine.past import difference, end_of_branch, stored_at
+from perdure.engine.reopening import decider_of, load_reopening
 from perdure.errors import CannotGoBack, GoingBackPending, ValuesDeleted, WrongInputs
 from perdure.graph.handles import Handle
 from perdure.ids import BranchId, CommandId, NodeId, Seq
 from perdure.journal.compare import Difference
-from perdure.journal.decide import Decider
-from perdure.journal.projection import Projection
-from perdure.journal.states import BranchState, WaitKind
+from perdure.journal.flow import is_item_of, positions_in
+from perdure.journal.repairing import Cone
+from perdure.journal.states import BranchState, WaitKind, WaitState
 from perdure.journal.truth import by_handle
-from perdure.journal.waiting import Waits
 from perdure.store.shapes import Command, StoredRun
 from perdure.store.transitions import BlobUse
 
@@ -65,6 +66,8 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes that must run at most once and were stopped when they had begun: somebody would have to say what became of them."""
     given_up: str | None
     """Why the run cannot go back so, if it cannot."""
+    items: dict[NodeId, tuple[int, ...]] = {}
+    """Of nodes of which only some items would run: their positions. Those of a node that had not done them all run besides."""
 
 
 class Repairs(Checkpoints):
@@ -82,7 +85,7 @@ class Repairs(Checkpoints):
         stored = await self.load()
         if (known := await self._asked_before(command_id)) is not None:
             return known
-        if not _decider(stored, await self._engine.prepared(stored.run)).may_retry:
+        if not decider_of(stored, (await self._engine.prepared(stored.run)).plan).may_retry:
             raise CannotGoBack(
                 self.run_id, f"it is {stored.run.status.value}, and nothing of it has failed or was stopped"
             )
@@ -96,6 +99,7 @@ class Repairs(Checkpoints):
         inputs: Mapping[str, Any] | None = None,
         data: Mapping[str, Any] | None = None,
         outputs: Any = msgspec.UNSET,
+        items: Iterable[int] | None = None,
         reason: str = "",
         by: str = "",
         timeout: float | timedelta = PATIENCE,
@@ -108,13 +112,16 @@ class Repairs(Checkpoints):
         With `outputs` it does not run at all, and counts as having given that: what its body would return, with `Outputs` for
         several handles. Questions that were asked behind the node are asked again.
 
+        With `items`, only these of a node that is mapped begin again, by their positions from 0, and so do they of nodes that are
+        mapped over it item by item; the results of all others are kept. The run must rest.
+
         Raises CannotGoBack if there is no such node or it must not be repeated, WrongInputs if it does not take what it is to
         be given, and GoingBackPending as `retry` does.
         """
-        stored, prepared, back = await self._back_to(node, inputs, data, outputs, reason=reason, by=by)
+        stored, prepared, back = await self._back_to(node, inputs, data, outputs, items=items, reason=reason, by=by)
         if (known := await self._asked_before(command_id)) is not None:
             return known
-        if (problem := _decider(stored, prepared).why_not(back.change)) is not None:
+        if (problem := await self._why_not(stored, prepared, back)) is not None:
             raise CannotGoBack(self.run_id, problem)
         return await self._go_back(JUMP, back, timeout, command_id)
 
@@ -125,23 +132,27 @@ class Repairs(Checkpoints):
         inputs: Mapping[str, Any] | None = None,
         data: Mapping[str, Any] | None = None,
         outputs: Any = msgspec.UNSET,
+        items: Iterable[int] | None = None,
     ) -> Preview:
         """Return what `jump` would do, or without a node what `retry` would do, and do nothing."""
         if node is None:
             stored = await self.load()
-            decider = _decider(stored, await self._engine.prepared(stored.run))
+            decider = decider_of(stored, (await self._engine.prepared(stored.run)).plan)
             cone, problem = decider.cone_of_retry(), None
             if not decider.may_retry:
                 problem = "nothing has failed or was stopped"
         else:
-            stored, prepared, back = await self._back_to(node, inputs, data, outputs)
-            decider = _decider(stored, prepared)
-            problem = decider.why_not(back.change)
+            stored, prepared, back = await self._back_to(node, inputs, data, outputs, items=items)
+            decider = decider_of(stored, prepared.plan)
+            problem = await self._why_not(stored, prepared, back)
             cone = decider.cone_of_jump(back.change)
         replaced = node if outputs is not msgspec.UNSET else None
         again = frozenset((*cone.dropped, *cone.retried)) - {replaced}
         stays = frozenset(found.node_id for found in stored.nodes if found.ended_at is not None) - again
-        asked = {wait.node_id for wait in stored.waits if wait.kind is WaitKind.ASK and wait.node_id in cone.dropped}
+        begun = {name: tuple(positions_in(ranges)) for name, ranges in cone.items.items()}
+        asked = {
+            wait.node_id for wait in stored.waits if wait.kind is WaitKind.ASK and _begins_again(wait, cone, begun)
+        }
         doubted = decider.in_doubt_after(cone)
         order = [name for name in decider.plan.nodes if name != replaced]
         return Preview(
@@ -150,6 +161,7 @@ class Repairs(Checkpoints):
             asks=tuple(name for name in order if name in asked),
             in_doubt=doubted,
             given_up=problem,
+            items=begun,
         )
 
     async def branches(self) -> Sequence[Branch]:
@@ -179,6 +191,7 @@ class Repairs(Checkpoints):
         data: Mapping[str, Any] | None,
         outputs: Any,
         *,
+        items: Iterable[int] | None = None,
         reason: str = "",
         by: str = "",
     ) -> tuple[StoredRun, Prepared, Back]:
@@ -190,6 +203,7 @@ class Repairs(Checkpoints):
         if wished and outputs is not msgspec.UNSET:
             raise CannotGoBack(self.run_id, f"{node!r} is not run if its outputs are given, so that it takes no inputs")
         chosen = NodeId(node)
+        positions = () if items is None else self._positions(node, items)
         given, blobs = await self._packed(stored, prepared, chosen, wished)
         concluded: dict[str, str] | None = None
         if outputs is not msgspec.UNSET:
@@ -203,11 +217,36 @@ class Repairs(Checkpoints):
             branch=stored.run.branch_id,
             given=given,
             outputs=concluded,
+            items=positions,
             blobs=blobs,
             reason=storable(reason),
             by=storable(by),
         )
         return stored, prepared, back
+
+    async def _why_not(self, stored: StoredRun, prepared: Prepared, back: Back) -> str | None:
+        """Return why a run cannot go back so; None if it can."""
+        decider = decider_of(stored, prepared.plan)
+        problem = decider.why_not(back.change)
+        if problem is None and back.items:
+            try:
+                cone = decider.cone_of_jump(back.change)
+                await load_reopening(self._engine.store, self._engine.values, stored, prepared.plan, cone)
+            except CannotGoBack as error:
+                return error.why
+        return problem
+
+    def _positions(self, node: str, items: Iterable[int]) -> tuple[int, ...]:
+        """Return the items that somebody has chosen, in order. Raises CannotGoBack if they are not a choice."""
+        chosen: list[Any] = list(items)
+        if not chosen:
+            raise CannotGoBack(self.run_id, f"no item of {node!r} is chosen: name some, or go back to it as a whole")
+        for position in chosen:
+            if not isinstance(position, int) or isinstance(position, bool) or position < 0:
+                raise CannotGoBack(self.run_id, f"{position!r} is no item of {node!r}: they are counted from 0")
+        if twice := [position for position, times in Counter(chosen).items() if times > 1]:
+            raise CannotGoBack(self.run_id, f"item {twice[0]} of {node!r} is chosen more than once")
+        return tuple(sorted(chosen))
 
     async def _packed(
         self, stored: StoredRun, prepared: Prepared, node: NodeId, wished: Mapping[str, Any]
@@ -287,10 +326,9 @@ def branch_of(found: BranchState) -> Branch:
     )
 
 
-def _decider(stored: StoredRun, prepared: Prepared) -> Decider:
-    """Return whoever decides about a run, to be asked what would follow."""
-    waits = Waits(stored.waits, stored.signals)
-    return Decider(Projection(stored.run, stored.nodes, {}, waits, stored.given), prepared.plan)
+def _begins_again(wait: WaitState, cone: Cone, items: Mapping[NodeId, Sequence[int]]) -> bool:
+    """Whether what has waited for something begins again."""
+    return wait.node_id in cone.dropped or is_item_of(wait.name, items.get(wait.node_id, ()))
 
 
 def _handles(prepared: Prepared, node: NodeId) -> tuple[Handle, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -79,13 +79,14 @@ class Restores(Repairs):
         inputs: Mapping[str, Any] | None = None,
         data: Mapping[str, Any] | None = None,
         outputs: Any = msgspec.UNSET,
+        items: Iterable[int] | None = None,
         branch: int | None = None,
         place: str | int | None = None,
     ) -> Preview:
         """Return what `jump` would do, with a `branch` what `promote` would do, with a `place` what `restore` would do, and
         without any of these what `retry` would do; and do nothing."""
         if branch is None and place is None:
-            return await super().preview(node, inputs=inputs, data=data, outputs=outputs)
+            return await super().preview(node, inputs=inputs, data=data, outputs=outputs, items=items)
         stored = await self.load()
         if branch is not None:
             seq = await self._end_of(branch, stored)

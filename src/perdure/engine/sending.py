@@ -10,7 +10,7 @@ import msgspec
 
 from perdure.engine.actor import Actor
 from perdure.engine.bodies import STOPPING
-from perdure.engine.goingback import GOING_BACK
+from perdure.engine.goingback import GOING_BACK, has_to_be_loaded
 from perdure.engine.items import items_of_list
 from perdure.graph.inbox import is_further
 from perdure.graph.model import FED
@@ -98,7 +98,7 @@ def is_too_early(command: Command, driver: Driver, early: Collection[Command]) -
     if any(command.kind in kinds and before.kind in kinds for before in early for kinds in IN_ORDER):
         return True
     if command.kind in GOING_BACK:
-        return driver.has_to_end
+        return driver.has_to_end or has_to_be_loaded(command, driver)
     if command.kind == RESUME:
         return driver.winds_down or driver.projection.run.status is RunStatus.PAUSING
     if command.kind not in (SEND, CLOSE):

@@ -44,7 +44,7 @@ def starts_runs(plan: NodePlan) -> bool:
 
 async def _started(actor: Actor, driver: Driver, task: Task, item: str) -> RunId:
     """Start the run of an item, and return its id."""
-    run_id = started_run_id(driver.run_id, driver.projection.node(actor.node_id), item)
+    run_id = started_run_id(driver.run_id, driver.projection.node(actor.node_id), item, task.info.item)
     workflow = task.decode(task.arguments[NAME], str)
     inputs = {name: value for name, value in task.arguments.items() if name != NAME}
     try:

@@ -222,10 +222,19 @@ class Streams:
         if (outbox := self._outboxes.get(node_id)) is not None:
             outbox.cut_back(first)
 
+    def bring(self, nodes: Iterable[NodeId], rows: Sequence[ItemRow]) -> None:
+        """Go on with entries of some nodes that are rows of a branch, and with nothing else that was known of their streams."""
+        for node_id in nodes:
+            self.forget(node_id)
+        self._take_note(rows)
+
     def bring_back(self, rows: Sequence[ItemRow]) -> None:
         """Go on with entries that are copied to a branch, and with nothing else that was known of streams."""
         self._outboxes.clear()
         self._restored.clear()
+        self._take_note(rows)
+
+    def _take_note(self, rows: Sequence[ItemRow]) -> None:
         for row in rows:
             place = ItemRange(
                 node_id=row.node_id, branch_id=row.branch_id, position=row.position, count=row.count, seq=row.seq

@@ -41,6 +41,15 @@ class Again:
         """Return the nodes that begin again if any generator that is not done gives something else than before."""
         return frozenset(self._found(self._unfinished()))
 
+    def unread_sources(self, node_id: NodeId) -> Iterator[NodeId]:
+        """Yield whose streams a node has read that were ended because nobody read them any more, or are about to be."""
+        flow = self._plan.nodes[node_id].flow
+        for edge in () if flow is None else flow.live:
+            stream = self._projection.node(edge.source).stream
+            is_left = self._is_left(edge.source) and not self._is_input(edge.source)
+            if stream is not None and (stream.is_unread or is_left):
+                yield edge.source
+
     def is_unread(self, node_id: NodeId) -> bool:
         """Whether a node gives a stream that nobody reads any more, and of which nobody wants the whole.
 
@@ -68,21 +77,12 @@ class Again:
         while pending:
             node_id = pending.pop()
             plan = self._plan.nodes[node_id]
-            unread = self._unread_sources(node_id) if node_id in found else ()
+            unread = self.unread_sources(node_id) if node_id in found else ()
             for other in (*plan.downstream, *plan.readers, *unread):
                 if other not in found:
                     found[other] = None
                     pending.append(other)
         return found
-
-    def _unread_sources(self, node_id: NodeId) -> Iterator[NodeId]:
-        """Return whose streams a node has read that were ended because nobody read them any more, or are about to be."""
-        flow = self._plan.nodes[node_id].flow
-        for edge in () if flow is None else flow.live:
-            stream = self._projection.node(edge.source).stream
-            is_left = self._is_left(edge.source) and not self._is_input(edge.source)
-            if stream is not None and (stream.is_unread or is_left):
-                yield edge.source
 
 
 def has_begun(node: NodeState) -> bool:

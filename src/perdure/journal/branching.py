@@ -8,8 +8,17 @@ from msgspec.structs import replace
 
 from perdure.ids import NodeId, Seq
 from perdure.journal import events as e
-from perdure.journal.flow import opened_stream
-from perdure.journal.states import SETTLED, WAITING, BranchState, NodeState, NodeStatus, RunState, RunStatus
+from perdure.journal.flow import chained, opened_stream
+from perdure.journal.states import (
+    SETTLED,
+    WAITING,
+    BranchState,
+    NodeState,
+    NodeStatus,
+    RunState,
+    RunStatus,
+    StreamState,
+)
 
 
 def branched(
@@ -23,6 +32,8 @@ def branched(
             after[node_id] = _begun_again(node, event, seq, at)
         elif node_id in in_doubt:
             after[node_id] = _doubted(node, event, seq)
+        elif (kept := event.items.get(node_id)) is not None:
+            after[node_id] = _with_items(node, kept, event, seq)
         elif node_id in retried:
             after[node_id] = _tried_again(node, event, seq)
         elif node_id == event.replayed:
@@ -98,9 +109,32 @@ def _begun_again(node: NodeState, event: e.BranchCreated, seq: Seq, at: int) -> 
     return replace(begun, status=NodeStatus.COMPLETED, outputs=outputs, ended_at=at)
 
 
+def _with_items(node: NodeState, kept: e.KeptItems, event: e.BranchCreated, seq: Seq) -> NodeState:
+    """Return a node of whose stream the branch has rows of its own. If items of it begin again, their keys are other ones."""
+    before = node.stream or StreamState(branch_id=event.branch_id, is_closed=node.status is NodeStatus.COMPLETED)
+    entries = sum(count for _, count in kept.ranges)
+    digest = chained("", kept.digest) if kept.ranges else ""
+    if not kept.chosen:
+        stream = replace(before, branch_id=event.branch_id, entries=entries, digest=digest)
+        return replace(node, branch_id=event.branch_id, stream=stream)
+    generation = node.generation + 1
+    undone = () if before.is_closed else before.chosen
+    stream = StreamState(
+        branch_id=event.branch_id,
+        entries=entries,
+        digest=digest,
+        failed=kept.failed,
+        chosen=(*undone, *((first, count, generation) for first, count in kept.chosen)),
+        base=before.base if undone else node.generation,
+    )
+    return replace(_tried_again(replace(node, stream=stream), event, seq), generation=generation, outputs=None)
+
+
 def _as_it_stood(node: NodeState, generation: int, event: e.BranchCreated) -> NodeState:
     """Return a node with its stream, whose items are copied to the branch as far as they are needed."""
     stream = None if node.stream is None else replace(node.stream, branch_id=event.branch_id)
+    if stream is not None and stream.chosen and generation != node.generation:
+        stream = replace(stream, chosen=(), base=0)  # none of its items is the same piece of work
     return replace(node, branch_id=event.branch_id, generation=generation, stream=stream)
 
 

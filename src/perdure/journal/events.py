@@ -419,6 +419,22 @@ class JumpRequested(Event, frozen=True, kw_only=True):
     node_id: NodeId
     reason: str = ""
     by: str = ""
+    items: tuple[tuple[int, int], ...] = ()
+    """The items that were chosen, as ranges; none if the whole node is to begin again."""
+
+
+class KeptItems(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """What a branch keeps of a node's stream, in rows of its own."""
+
+    ranges: tuple[tuple[int, int], ...] = ()
+    """First position and count of each row of `run_inbox_messages`."""
+    digest: str = ""
+    failed: int = 0
+    """How many of them are of items that were given up."""
+    chosen: tuple[tuple[int, int], ...] = ()
+    """The items that begin again, as ranges. None if the node stays as it is, and only its items are read again."""
+    generates: bool = False
+    """Whether the body of the node is a generator, of which nothing may have been started in this run."""
 
 
 class BranchCreated(Event, frozen=True, kw_only=True):
@@ -437,6 +453,9 @@ class BranchCreated(Event, frozen=True, kw_only=True):
     """By node, and then by handle: what nodes are given on the branch in the place of what edges and properties say."""
     outputs: dict[NodeId, dict[str, Encoded]] = {}
     """Of nodes that are dropped: what those have given that are not run again, because somebody says what it is."""
+    items: dict[NodeId, KeptItems] = {}
+    """What is kept of the streams of nodes of which only some items begin again, and which are `retried` for that; and of nodes
+    whose items are read again because of that."""
     asked_as: str = ""
     """Under which id somebody has asked for it: who asks again is told of this one."""
     replayed: NodeId | None = None

@@ -7,13 +7,13 @@ the log alone proves what the rows of `run_inbox_messages` must hold.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Iterator
 
 from msgspec.structs import replace
 
 from perdure.ids import BranchId
 from perdure.journal import events as e
-from perdure.journal.states import StreamState
+from perdure.journal.states import NodeState, StreamState
 
 Range = tuple[int, int]
 """The first position, and how many follow each other from there."""
@@ -83,10 +83,33 @@ def ranges_of(positions: Iterable[int]) -> list[Range]:
     return ranges
 
 
+def positions_in(ranges: Iterable[Range]) -> Iterator[int]:
+    """Yield the positions in ranges."""
+    for first, count in ranges:
+        yield from range(first, first + count)
+
+
+def in_ranges(position: int, ranges: Iterable[Range]) -> bool:
+    """Whether a position is in one of these ranges."""
+    return any(first <= position < first + count for first, count in ranges)
+
+
+def is_item_of(name: str, positions: Container[int]) -> bool:
+    """Whether a step or a wait, by its name, is of one of these items."""
+    position = name.partition("/")[0]
+    return position.isdecimal() and int(position) in positions
+
+
+def item_generation(node: NodeState, position: int) -> int:
+    """Return how often an item of a node has begun, which is part of its keys: those that were chosen to begin again are other
+    pieces of work than before, the others are not."""
+    stream = node.stream
+    if stream is None or not stream.chosen:
+        return node.generation
+    chosen = (generation for first, count, generation in reversed(stream.chosen) if first <= position < first + count)
+    return next(chosen, stream.base)
+
+
 def _without(attempts: dict[int, int], done: Iterable[Range]) -> dict[int, int]:
     ranges = list(done)
-    return {
-        position: tried
-        for position, tried in attempts.items()
-        if not any(first <= position < first + count for first, count in ranges)
-    }
+    return {position: tried for position, tried in attempts.items() if not in_ranges(position, ranges)}

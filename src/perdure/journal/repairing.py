@@ -15,6 +15,8 @@ from perdure.graph.model import FED
 from perdure.ids import NodeId, Seq
 from perdure.journal import events as e
 from perdure.journal.again import has_begun
+from perdure.journal.choosing import spread, why_not_chosen
+from perdure.journal.flow import Range, ranges_of
 from perdure.journal.resting import Resting
 from perdure.journal.states import TERMINAL, NodeStatus, RunStatus
 
@@ -28,7 +30,11 @@ class Cone(msgspec.Struct, frozen=True, kw_only=True):
     dropped: tuple[NodeId, ...] = ()
     """Nodes that begin again."""
     retried: tuple[NodeId, ...] = ()
-    """Nodes that had failed or were stopped, and are tried again."""
+    """Nodes that had failed or were stopped, and are tried again; and those of which only some items begin again."""
+    items: Mapping[NodeId, tuple[Range, ...]] = {}
+    """Of those: the positions of the items, as ranges."""
+    sources: tuple[NodeId, ...] = ()
+    """Nodes that stay as they are, and whose items are read again, of which only the whole is left."""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +43,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     node_id: NodeId
     given: Mapping[str, e.Encoded] = {}
     outputs: Mapping[str, e.Encoded] | None = None
+    items: tuple[int, ...] = ()
+    """The items that begin again; none if the whole node does."""
 
     @property
     def is_none(self) -> bool:
@@ -59,6 +67,8 @@ class Repairing(Resting):
         """Return what begins again if a run goes back to a node: that one, unless somebody says what it has given, and whatever
         depends on it. Of a run that has ended, all else that was stopped is tried again."""
         chosen = change.node_id
+        if change.items:
+            return self._cone_of_items(change)
         after = self._again.begin_with(chosen)
         is_retried = change.is_none and self.projection.status(chosen) in _STOPPED
         has_row = self.projection.nodes.keys()
@@ -70,6 +80,20 @@ class Repairing(Resting):
         if self.projection.run.status in TERMINAL:
             retried += tuple(node_id for node_id in self._stopped() if node_id not in cone)
         return Cone(dropped=dropped, retried=retried)
+
+    def _cone_of_items(self, change: Change) -> Cone:
+        found = spread(change.node_id, change.items, self.plan, self.projection, self._again)
+        has_row = self.projection.nodes.keys()
+        cone = {*found.items, *found.whole}
+        retried = tuple(found.items)
+        if self.projection.run.status in TERMINAL:
+            retried += tuple(node_id for node_id in self._stopped() if node_id not in cone)
+        return Cone(
+            dropped=tuple(node_id for node_id in found.whole if node_id in has_row),
+            retried=retried,
+            items=found.items,
+            sources=found.sources,
+        )
 
     def in_doubt_after(self, cone: Cone) -> tuple[NodeId, ...]:
         """Return which of the nodes that are tried again must run at most once, and were stopped when they had begun: nobody
@@ -89,17 +113,28 @@ class Repairing(Resting):
         self._branch(cone, cut, reason=reason, asked_as=asked_as, given=self.projection.given, at=at)
         return cone
 
-    def jump(self, change: Change, *, reason: str, by: str, asked_as: str, at: int) -> Cone:
-        """Go back to just before a node, and go on from there, perhaps with something else."""
+    def jump(
+        self,
+        change: Change,
+        *,
+        reason: str,
+        by: str,
+        asked_as: str,
+        at: int,
+        items: Mapping[NodeId, e.KeptItems] | None = None,
+    ) -> Cone:
+        """Go back to just before a node, and go on from there, perhaps with something else. `items` is what is kept of streams,
+        if only some items begin again."""
         cone, cut = self.cone_of_jump(change), self.projection.run.last_seq
         self._reopen(reason, at)
-        self._record(e.JumpRequested(node_id=change.node_id, reason=reason, by=by), at)
+        chosen = tuple(ranges_of(change.items))
+        self._record(e.JumpRequested(node_id=change.node_id, reason=reason, by=by, items=chosen), at)
         dropped = frozenset(cone.dropped)
         given = {node_id: values for node_id, values in self.projection.given.items() if node_id not in dropped}
         if change.given:
             given[change.node_id] = change.given
         outputs = {} if change.outputs is None else {change.node_id: dict(change.outputs)}
-        self._branch(cone, cut, reason=reason, asked_as=asked_as, given=given, outputs=outputs, at=at)
+        self._branch(cone, cut, reason=reason, asked_as=asked_as, given=given, outputs=outputs, items=items, at=at)
         return cone
 
     def _stopped(self) -> tuple[NodeId, ...]:
@@ -123,6 +158,7 @@ class Repairing(Resting):
         asked_as: str,
         given: Mapping[NodeId, Mapping[str, e.Encoded]],
         outputs: Mapping[NodeId, dict[str, e.Encoded]] | None = None,
+        items: Mapping[NodeId, e.KeptItems] | None = None,
         at: int,
     ) -> None:
         run = self.projection.run
@@ -136,12 +172,13 @@ class Repairing(Resting):
             in_doubt=self.in_doubt_after(cone),
             given={node_id: dict(values) for node_id, values in given.items()},
             outputs=dict(outputs or {}),
+            items=dict(items or {}),
             reason=reason,
             asked_as=asked_as,
         )
         self._record(created, at)
         self._record(e.BranchActivated(branch_id=branch_id), at)
-        self._dropped.difference_update(cone.dropped)
+        self._dropped.difference_update(cone.dropped, created.items)
         gone = frozenset(cone.dropped)
         self.ready = deque(node_id for node_id in self.ready if node_id not in gone)
         self._survey_again()
@@ -153,10 +190,12 @@ class Repairing(Resting):
             return f"there is no node {chosen!r} in its graph"
         if change.outputs is not None and self.plan.nodes[chosen].readers:
             return f"what {chosen!r} gives is read item by item, and cannot be said as a whole: go back to it with other inputs"
+        if change.items and (problem := self._why_not_items(change)) is not None:
+            return problem
         cone = self.cone_of_jump(change)
         dropped = frozenset(cone.dropped)
         replaced = () if change.outputs is None else (chosen,)
-        for node_id in cone.dropped:
+        for node_id in (*cone.dropped, *cone.items):
             plan, node = self.plan.nodes[node_id], self.projection.node(node_id)
             if node_id in replaced:
                 continue
@@ -164,8 +203,18 @@ class Repairing(Resting):
                 return f"{node_id!r} must run at most once, and has begun: say what it has given instead"
             if plan.node.type in FED and node.started_at is not None:
                 return f"{node_id!r} is fed from outside, and what has come for it cannot be had again"
-            if (source := self._read_out_for(node_id, dropped)) is not None:
+            if not change.items and (source := self._read_out_for(node_id, dropped)) is not None:
                 return f"{node_id!r} reads {source!r} item by item, and its items are not kept: go back to {source!r}"
+        return None
+
+    def _why_not_items(self, change: Change) -> str | None:
+        chosen = change.node_id
+        if change.outputs is not None:
+            return f"what single items of {chosen!r} give cannot be said, only what it gives as a whole"
+        if (problem := why_not_chosen(chosen, self.plan, self.projection)) is not None:
+            return problem
+        if chosen not in self.cone_of_jump(change).items:
+            return f"what {chosen!r} reads was ended before its time, and begins again as a whole: go back to it so"
         return None
 
     def _read_out_for(self, node_id: NodeId, dropped: frozenset[NodeId]) -> NodeId | None:

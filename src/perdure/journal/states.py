@@ -206,6 +206,10 @@ class StreamState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     """By handle: how many items the node had read when its checkpoint was taken, or when its last entry was recorded."""
     wants_items: bool = False
     """Of a suspended node: not all that it waits for comes from outside of the run."""
+    chosen: tuple[tuple[int, int, int], ...] = ()
+    """Items that were chosen to begin again: the first, how many follow each other from there, and their generation."""
+    base: int = 0
+    """The generation of the other items, where some were chosen."""
 
 
 class NodeState(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -11,6 +11,7 @@ from typing import TypeGuard
 
 from perdure.ids import NodeId
 from perdure.journal import events as e
+from perdure.journal.flow import is_item_of, positions_in
 
 StepKey = tuple[NodeId, str, int]
 """A memoised step: its node, its name, and how often that name came before since the node's last checkpoint."""
@@ -54,9 +55,13 @@ class Steps(Mapping[StepKey, e.Encoded]):
             self._past[node_id] = None
 
     def branch(self, event: e.BranchCreated) -> None:
-        """Go on on a branch: nodes that begin again have taken no step."""
+        """Go on on a branch: nodes and items that begin again have taken no step."""
         for node_id in event.dropped:
             self._of_node.pop(node_id, None)
+        for node_id, kept in event.items.items():
+            if kept.chosen and (taken := self._of_node.get(node_id)) is not None:
+                chosen = frozenset(positions_in(kept.chosen))
+                self._of_node[node_id] = {key: taken[key] for key in taken if not is_item_of(key[0], chosen)}
 
     def restore(self, then: Steps, event: e.BranchCreated) -> None:
         """Go on with the steps that were taken at an earlier place, but for nodes that begin again."""

@@ -60,11 +60,20 @@ def _told(dump: Dump) -> dict[NodeId, _Told]:
                     stream.branch_id = branch_id
                 if replayed is not None:
                     told[replayed] = _Told(branch_id)
+                for node_id, kept in entry.event.items.items():
+                    told[node_id] = _told_by_branch(node_id, kept, branch_id, entry.seq)
             case e.OutboxEnqueued(node_id=node_id) if node_id in told:
                 told[node_id].batches[entry.seq] = entry.event
             case _:
                 pass
     return told
+
+
+def _told_by_branch(node_id: NodeId, kept: e.KeptItems, branch_id: BranchId, seq: Seq) -> _Told:
+    """Return what a branch says of a stream that it keeps in rows of its own."""
+    batch = e.OutboxEnqueued(node_id=node_id, attempt=0, ranges=kept.ranges, digest=kept.digest)
+    batches = {seq: batch} if kept.ranges else {}
+    return _Told(branch_id, batches, dict(batches))
 
 
 def _rows_are_told(dump: Dump, told: dict[NodeId, _Told], nodes: dict[NodeId, NodeState]) -> Iterator[Violation]:

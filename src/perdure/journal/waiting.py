@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from perdure.errors import IllegalTransition
 from perdure.ids import BranchId, NodeId, Seq
 from perdure.journal import events as e
+from perdure.journal.flow import is_item_of, positions_in
 from perdure.journal.states import Question, SignalState, WaitKind, WaitState, WaitStatus
 
 OPENING = frozenset((e.InteractionRequested, e.TimerSet, e.SignalAwaited))
@@ -138,14 +139,15 @@ class Waits:
             self._put(replace(wait, status=WaitStatus.WITHDRAWN, settled_at=at, last_seq=seq))
 
     def branch(self, event: e.BranchCreated) -> None:
-        """Go on on a branch: nodes that begin again have waited for nothing, and the signals they took are there again. Those
-        that are tried again wait once more for what they did not get, under other ids: somebody may have answered under the
-        earlier ones when nobody listened any more."""
+        """Go on on a branch: nodes and items that begin again have waited for nothing, and the signals they took are there again.
+        Those that are tried again wait once more for what they did not get, under other ids: somebody may have answered under
+        the earlier ones when nobody listened any more."""
         dropped, retried = frozenset(event.dropped), frozenset(event.retried)
+        chosen = {node_id: frozenset(positions_in(kept.chosen)) for node_id, kept in event.items.items()}
         self._waits = {
             wait_id: _on_branch(wait, event.branch_id, is_retried=wait.node_id in retried)
             for wait_id, wait in self._waits.items()
-            if wait.node_id not in dropped
+            if wait.node_id not in dropped and not is_item_of(wait.name, chosen.get(wait.node_id, ()))
         }
         self._changed = dict.fromkeys(self._waits)
         self._survey()

@@ -18,6 +18,7 @@ import msgspec
 
 from perdure.ids import NodeId, RunId
 from perdure.journal import events as e
+from perdure.journal.flow import in_ranges
 from perdure.testing.process import require_alive
 
 
@@ -128,13 +129,20 @@ def _shared_keys(effects: Sequence[Effect], log: Sequence[e.Recorded]) -> Iterat
     for done in effects:
         keys.setdefault((done.node_id, done.item), set()).add(done.key)
     for (node_id, item), found in keys.items():
-        if len(found) > 1 + begun_again[node_id] + restored:
+        chosen = sum(_is_chosen(branch, node_id, item) for branch in branches)
+        if len(found) > 1 + begun_again[node_id] + chosen + restored:
             where = f"node {node_id!r}" if item is None else f"item {item} of {node_id!r}"
             yield f"{where} was given several idempotency keys: {sorted(found)}"
     owners = Counter(key for found in keys.values() for key in found)
     for key, count in owners.items():
         if count > 1:
             yield f"the idempotency key {key!r} was given to {count} pieces of work"
+
+
+def _is_chosen(branch: e.BranchCreated, node_id: NodeId, item: int | None) -> bool:
+    """Whether an item begins again on a branch, and its node does not."""
+    kept = branch.items.get(node_id)
+    return kept is not None and item is not None and in_ranges(item, kept.chosen)
 
 
 def _repeated_items(effects: Sequence[Effect], log: Sequence[e.Recorded]) -> Iterator[str]:

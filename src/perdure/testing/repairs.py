@@ -4,6 +4,7 @@ from what they were at the end of an earlier branch or at a place of their logs.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -103,6 +104,30 @@ def asked_again(x: int) -> int:
     return two
 
 
+@node
+def counted_up(ctx: Context, many: int) -> Iterator[int]:
+    effect(ctx)
+    yield from range(many)
+
+
+@node(concurrency=2)
+async def twofold(ctx: Context, x: int) -> int:
+    effect(ctx)
+    await asyncio.sleep(TICK_SECONDS)
+    return x * 2
+
+
+@workflow
+def items_chosen(many: int) -> Any:
+    twos = twofold.named("first").map(counted_up(many))
+    return {"total": total(collect(twofold.named("second").map(twos))), "beside": add.named("beside")(many)}
+
+
+@workflow
+def items_chosen_of_a_failure(xs: list[int]) -> int:
+    return total(collect(twofold.map(fragile_item.map(xs))))
+
+
 async def mending(run: Run[Any]) -> bool:
     """Mend the code of a run that has failed, and try again."""
     if await run.status() is not RunStatus.FAILED:
@@ -115,6 +140,17 @@ async def mending(run: Run[Any]) -> bool:
 async def going_back(run: Run[Any]) -> bool:
     """Have a run that has completed go back once."""
     return await _go_back_once(run, "left", inputs={"x": 1_000})
+
+
+async def choosing_items(run: Run[Any]) -> bool:
+    """Have a run that has completed go back once, to some items of a map."""
+    return await _go_back_once(run, "first", items=[0, 5])
+
+
+async def choosing_items_of_a_failure(run: Run[Any]) -> bool:
+    """Have a run of which an item has failed go back to items that were done."""
+    mended.add(run.run_id)
+    return await _go_back_once(run, "fragile_item", items=[1])
 
 
 async def promoting(run: Run[Any]) -> bool:
@@ -217,5 +253,9 @@ def repair_references() -> list[Reference]:
             repairs=restoring_the_question,
         ),
         Reference(workflow=items_as_they_were, inputs={"xs": list(range(8))}, repairs=restoring_some_items),
+        Reference(workflow=items_chosen, inputs={"many": 8}, repairs=choosing_items),
+        Reference(
+            workflow=items_chosen_of_a_failure, inputs={"xs": list(range(8))}, repairs=choosing_items_of_a_failure
+        ),
         Reference(workflow=items_begun_again, inputs={"xs": list(range(8))}, repairs=mending_and_restoring_items),
     ]

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from perdure.clock import Clock
 from perdure.dispatch.base import Dispatch
@@ -33,7 +34,8 @@ from perdure.engine.verification import verify_dump
 from perdure.errors import RunNotFound, StoreError
 from perdure.ids import Chance, EngineId, NodeId, RunId, Seq, new_id
 from perdure.journal.events import Encoded, Journal, Recorded
-from perdure.journal.states import TERMINAL, NodeStatus, RunState, RunStatus
+from perdure.journal.flow import item_generation
+from perdure.journal.states import TERMINAL, NodeState, NodeStatus, RunState, RunStatus
 from perdure.store.base import Store
 from perdure.store.transitions import LeaseLost
 from perdure.testing.audits import as_logged
@@ -267,21 +269,17 @@ class _Telling:
     async def _seen_at_death(self, run_id: RunId) -> _SeenAtDeath:
         dump = await self._world.store.dump_run(run_id)
         nodes = () if dump is None else dump.all_nodes
-        streams = {
-            (node.node_id, node.stream.branch_id, idempotency_key(run_id, node))
-            for node in nodes
-            if node.stream is not None
-        }
+        streams = [(node, node.stream) for node in nodes if node.stream is not None]
         ranges = await self._world.store.load_ranges(run_id)
         completed = [node for node in nodes if node.status is NodeStatus.COMPLETED]
         return _SeenAtDeath(
             effects=len(self._world.ledger.effects(run_id)),
-            completed_keys=frozenset(idempotency_key(run_id, node) for node in completed),
+            completed_keys=frozenset(key for node in completed for key in _keys_of(run_id, node)),
             recorded=frozenset(
-                (key, position)
-                for node_id, branch_id, key in streams
+                (_key(run_id, node, item_generation(node, position)), position)
+                for node, stream in streams
                 for found in ranges
-                if (found.node_id, found.branch_id) == (node_id, branch_id)
+                if (found.node_id, found.branch_id) == (node.node_id, stream.branch_id)
                 for position in range(found.position, found.position + found.count)
             ),
         )
@@ -366,6 +364,18 @@ async def attend(
                     return stored.run
             await engine.news(changed)
             await asyncio.sleep(thinking_seconds)
+
+
+def _key(run_id: RunId, node: NodeState, generation: int) -> str:
+    return idempotency_key(run_id, replace(node, generation=generation))
+
+
+def _keys_of(run_id: RunId, node: NodeState) -> Iterator[str]:
+    """Yield the keys under which a node has worked: of one of which some items were chosen, the others have an earlier one."""
+    chosen = () if node.stream is None else node.stream.chosen
+    base = node.stream.base if node.stream is not None and chosen else node.generation
+    for generation in {node.generation, base, *(generation for _, _, generation in chosen)}:
+        yield _key(run_id, node, generation)
 
 
 def _node_key(done: Effect) -> str:
