@@ -1101,3 +1101,35 @@ async def test_items_that_are_kept_as_blobs_are_read_while_they_arrive(execute: 
 
     assert await execute(large_items, sizes=sizes) == {"loop": sizes, "thread": sizes}
     assert await execute(large_parts, sizes=sizes) == sizes
+
+
+@node(concurrency=2)
+async def failing_together(x: int) -> int:
+    begun_together.append(x)
+    await together[0].wait()
+    if x == 0:
+        raise ValueError("the first one fails")
+    return x
+
+
+@workflow
+def items_failing_together(xs: list[int]) -> Any:
+    return collect(failing_together.map(xs))
+
+
+begun_together: list[int] = []
+together: list[asyncio.Event] = []
+
+
+async def test_no_further_call_is_made_once_an_item_has_failed_the_node(store_url: str) -> None:
+    begun_together.clear()
+    together[:] = [asyncio.Event()]
+    async with Engine(store_url) as engine:
+        run = await engine.start(items_failing_together, xs=list(range(6)))
+        while len(begun_together) < 2:
+            await asyncio.sleep(0.01)
+        together[0].set()
+        with pytest.raises(RunFailed):
+            await run.result()
+
+        assert begun_together == [0, 1]

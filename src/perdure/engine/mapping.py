@@ -336,7 +336,7 @@ class MapActor(Actor):
                 calls += 1
                 if calls % CALLS_PER_TURN == 0:
                     await asyncio.sleep(0)
-                work = self._next() if self._has_place_for(0) else None
+                work = self._next() if self._problem is None and self._has_place_for(0) else None
         except Exception as error:  # a body may raise anything
             self._fail(error)
         finally:
