@@ -195,6 +195,8 @@ class Waiting:
 
     async def _recall(self, actor: Actor, scope: str, wanted: WaitFor) -> None:
         """Let a body that runs again get to what it has waited for before it waits for anything else."""
+        if not actor.recall.left(scope):
+            return
         try:
             async with asyncio.timeout(REPLAY_SECONDS):
                 await actor.recall.is_complete(scope)

@@ -6,7 +6,7 @@ so that the body is given the same each time.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
@@ -29,12 +29,13 @@ class Waits:
         self._named: dict[tuple[NodeId, str, int], str] = {}
         self._settled: dict[NodeId, dict[str, None]] = {}
         self._open: dict[NodeId, dict[str, None]] = {}
-        self._counts: Counter[NodeId] = Counter()
+        self._counts: dict[NodeId, int] = {}
         self._signals = {signal.signal_id: signal for signal in signals}
         self._untaken: dict[str, deque[str]] = {}
         self._changed: dict[str, None] = {}
         self._came: list[SignalState] = []
-        self._survey()
+        if self._waits or self._signals:
+            self._survey()
 
     def __iter__(self) -> Iterator[WaitState]:
         return iter(self._waits.values())
@@ -68,11 +69,11 @@ class Waits:
 
     def count(self, node_id: NodeId) -> int:
         """Return how many waits a node has had."""
-        return self._counts[node_id]
+        return self._counts.get(node_id, 0)
 
     def has_past(self, node_id: NodeId) -> bool:
         """Whether a node has waited for something for which it does not wait any more."""
-        return self._counts[node_id] > len(self._open.get(node_id, ()))
+        return self.count(node_id) > len(self._open.get(node_id, ()))
 
     def untaken(self, signal: str) -> SignalState | None:
         """Return the oldest signal of this name that nobody has taken."""
@@ -99,7 +100,7 @@ class Waits:
             raise IllegalTransition(self._waits.get(wait.wait_id), event)
         self._named[wait.node_id, wait.name, wait.occurrence] = wait.wait_id
         self._open.setdefault(wait.node_id, {})[wait.wait_id] = None
-        self._counts[wait.node_id] += 1
+        self._counts[wait.node_id] = self.count(wait.node_id) + 1
         self._put(wait)
 
     def settled(self, event: e.NodeEvent, *, seq: Seq, at: int) -> None:
@@ -164,8 +165,9 @@ class Waits:
         self._open.clear()
         self._named.clear()
         self._settled.clear()
-        self._counts = Counter(wait.node_id for wait in self._waits.values())
+        self._counts.clear()
         for wait in self._waits.values():
+            self._counts[wait.node_id] = self.count(wait.node_id) + 1
             if wait.status is not WaitStatus.PAST:
                 self._named[wait.node_id, wait.name, wait.occurrence] = wait.wait_id
             if wait.status is WaitStatus.OPEN:
