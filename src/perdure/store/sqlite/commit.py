@@ -20,8 +20,10 @@ from perdure.store.sqlite.file import SqliteFile
 from perdure.store.sqlite.pace import Pace, rows_of
 from perdure.store.transitions import Committed, Keep, LeaseLost, Outcome, Rejected, RunExists, Transition
 
-LOOP_BUDGET_SECONDS = 0.004
-"""What is expected to take longer than this is done in the writer thread."""
+COMMIT_BUDGET_SECONDS = 0.004
+"""A group that is expected to take longer until it is durable is not committed on the loop."""
+WRITE_BUDGET_SECONDS = 0.010
+"""One whose rows are expected to take longer is not written on the loop either: in a thread that takes longer still."""
 LOOK_EVERY_SECONDS = 1.0
 """How often to look whether the file is still there, beside the moments that must not be missed."""
 
@@ -44,9 +46,9 @@ class GroupWriter:
         if not self._file.is_writing:
             rows = rows_of(transitions)
             try:
-                if self._pace.to_commit(rows) <= LOOP_BUDGET_SECONDS:
+                if self._pace.to_commit(rows) <= COMMIT_BUDGET_SECONDS:
                     return self._file.impatiently(lambda: self._commit(transitions))
-                if self._pace.to_write(rows) <= LOOP_BUDGET_SECONDS:
+                if self._pace.to_write(rows) <= WRITE_BUDGET_SECONDS:
                     return await self._commit_in_halves(transitions)
             except StoreLocked:
                 pass  # the thread can wait for whoever holds the file
