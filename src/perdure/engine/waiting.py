@@ -151,17 +151,24 @@ class Waiting:
             await self._recall(actor, scope, wanted)
             wait = self._open(actor, wanted, name, value, blobs)
             with actor.recall.asking(wait.wait_id):
-                if self._is_cold(wait):  # it is recorded together with the suspension that follows on its heels
-                    for _ in range(ROUNDS_FOR_OTHERS):
-                        await asyncio.sleep(0)
-                else:
-                    await self._driver.stored()
-            wait = self._waits.get(wait.wait_id) or wait
+                wait = await self._recorded(wait)
         if wait.status is WaitStatus.OPEN:
             wait = await self._settled(actor, wait)
         now = self._machinery.clock.monotonic()
         actor.recall.given(strand, scope, at=now, forget_before=now - REPLAY_SECONDS)
         return Came(value=wait.result, is_over=wait.result is None and wait.kind is not WaitKind.SLEEP)
+
+    async def _recorded(self, wait: WaitState) -> WaitState:
+        """Return a wait that was opened when it is durable, with what has come of it; or for one that is cold, and for which
+        nothing has come, in a moment: it is recorded together with the suspension that follows on its heels."""
+        if wait.status is WaitStatus.OPEN and self._is_cold(wait):
+            for _ in range(ROUNDS_FOR_OTHERS):
+                await asyncio.sleep(0)
+            wait = self._waits.get(wait.wait_id) or wait
+            if wait.status is WaitStatus.OPEN:
+                return wait
+        await self._driver.stored()
+        return self._waits.get(wait.wait_id) or wait
 
     @staticmethod
     def _strand(actor: Actor, scope: str) -> Strand:
