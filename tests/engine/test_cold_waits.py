@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Context, node, workflow
+from perdure import Context, Engine, node, workflow
 from perdure.journal.states import WaitStatus
 from perdure.store.base import Store
 from perdure.store.transitions import Transition
@@ -16,6 +16,7 @@ from perdure.testing.loop import run_virtual
 from perdure.testing.proxy import StoreProxy
 from tests.crash.backends import opened_store
 from tests.engine.engines import assert_whole, engine_on
+from tests.engine.test_waiting import answer_all, asked, seldom_looking
 
 COLD = 0.0
 COMMIT_SECONDS = 1.0
@@ -80,3 +81,24 @@ def test_a_body_goes_on_with_a_signal_when_that_is_durable(sqlite_url: str) -> N
             await assert_whole(engine, run)
 
     run_virtual(main())
+
+
+@node
+async def asks_beside(ctx: Context) -> str:
+    return await ctx.ask("Well?")
+
+
+@workflow
+def asked_beside_work(seconds: float) -> list[Any]:
+    return [asks_beside(), takes_its_time(seconds)]
+
+
+def test_a_question_can_be_seen_while_others_work_however_little_is_recorded(sqlite_url: str) -> None:
+    async def main(engine: Engine) -> None:
+        run = await engine.start(asked_beside_work, seconds=1_000.0, durability="exit")
+        await asked(run, seconds=10)
+        await answer_all(run)
+        assert await run.result() == ["WELL?", 1]
+        await assert_whole(engine, run)
+
+    seldom_looking(sqlite_url, main, hibernate_after=COLD)

@@ -595,23 +595,24 @@ class Driver:
 
     # Committing
 
-    def submit(self) -> None:
-        """Have what was decided committed: at once if somebody waits for it, in good company if nobody does."""
+    def submit(self, *, for_others: bool = False) -> None:
+        """Have what was decided committed: at once if somebody waits for it, in good company if nobody does. What is
+        `for_others`, who can only see it when it is recorded, is not held back until the run rests."""
         if self._is_gone or self._bodies.group is None:  # what was decided so far is submitted when the task begins
             return
         waited_for = self._pending.is_waited_for or self.decider.has_more or self._is_over() or self.streams.is_dirty
         waited_for = waited_for or not self._tenure.is_kept
-        is_held_back = self.projection.run.settings.durability == "exit" and not waited_for and not self.is_draining
-        if not is_held_back:
+        is_held_back = self.projection.run.settings.durability == "exit" and not (for_others or waited_for)
+        if not is_held_back or self.is_draining:
             self.machinery.committer.submit(self, urgent=waited_for)
 
     def submit_shortly(self) -> None:
-        """Have what was decided committed in a moment: with what follows from it, if that comes at once."""
+        """Have what was decided committed in a moment, for others to see: with what follows from it, if that comes at once."""
         self._soon(lambda: self._soon(self._submit_news))
 
     def _submit_news(self) -> None:
         if not self._is_gone and self._has_news:
-            self.submit()
+            self.submit(for_others=True)
 
     def _act(self) -> None:
         """Do what was to be done once everything before it is durable."""
