@@ -153,6 +153,18 @@ def disk() -> Iterator[_Disk]:
     disk.unregister()
 
 
+async def test_a_disk_that_was_slow_for_a_moment_is_tried_on_the_loop_again(store: SqliteStore) -> None:
+    store._door._pace.committed(1, 0.2)
+    threads: list[int] = []
+    store._file.writer.set_commit_hook(lambda: bool(threads.append(threading.get_ident())))
+
+    for _ in range(100):
+        await begin(store)
+
+    assert threads[0] != threading.get_ident()
+    assert threads[-1] == threading.get_ident()
+
+
 @pytest.mark.usefixtures("way")
 async def test_after_a_failed_sync_nothing_is_written_any_more(disk: _Disk, sqlite_url: str) -> None:
     store = await open_sqlite(sqlite_url)

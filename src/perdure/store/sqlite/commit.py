@@ -58,11 +58,13 @@ class GroupWriter:
         """Write the rows on the loop, and have them made durable in the thread."""
         self._look_at_file(transitions)
         try:
-            return await self._file.transact_in_halves(lambda: self._write_group(transitions))
+            outcomes, seconds = await self._file.transact_in_halves(lambda: self._write_group(transitions))
         except StoreError:
             raise
         except Exception:  # as in `_commit`, which finds out which of them it was
             return await self._file.write(lambda: self._commit(transitions))
+        self._pace.committed(rows_of(transitions), seconds)
+        return outcomes
 
     def _commit(self, transitions: Sequence[Transition]) -> list[Outcome]:
         """Write the group in one transaction. If one of it cannot be written, halve it until that one stands alone."""
