@@ -251,6 +251,35 @@ async def test_a_log_that_is_locked_holds_up_no_run(postgres_url: str) -> None:
         assert len(await whole_log(run)) == (await run.state()).last_seq
 
 
+@node
+async def audit_wait(ctx: Context, x: int) -> int:
+    return x + int(await ctx.wait_for("more"))
+
+
+@workflow
+def audit_waiting(x: int) -> int:
+    return audit_wait(x)
+
+
+async def test_a_log_that_nobody_can_read_holds_up_no_run(postgres_url: str) -> None:
+    """As whoever changes the table, empties it or rewrites it locks it: those who only name it in a statement wait, too."""
+    async with Engine(postgres_url, journal="audit", settings=EngineSettings(hibernate_after=0)) as engine:
+        done = await audited_run(engine)
+        waiting = await engine.start(audit_waiting, x=1)
+        while (await waiting.state()).status is not RunStatus.SUSPENDED:
+            await asyncio.sleep(0.02)
+        await engine.write_trail(5)
+        other = await asyncpg.connect(postgres_url)
+        try:
+            async with other.transaction(), asyncio.timeout(5):
+                await other.execute("LOCK TABLE run_events IN ACCESS EXCLUSIVE MODE")
+                await waiting.signal("more", 10)
+                assert await waiting.result() == 11
+                assert await (await engine.start(audit_chain, run_id=done.run_id, x=1)).result() == 13
+        finally:
+            await other.close()
+
+
 async def test_an_engine_stops_in_time_though_events_cannot_be_written(
     store_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:

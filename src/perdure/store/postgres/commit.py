@@ -182,7 +182,8 @@ class GroupWriter:
             [claim is not None for claim in claims],
             [claim.dead if claim else None for claim in claims],
         )
-        found = await session.write("look_up", self._project_id, *map(to_stored, values))
+        name = "look_up" if refused[0].run.audit is None else "look_up_audited"
+        found = await session.write(name, self._project_id, *map(to_stored, values))
         facts = {from_stored(run_id): tuple(rest) for run_id, *rest in found}
         return {transition.run_id: self._judge(transition, *facts[transition.run_id]) for transition in refused}
 

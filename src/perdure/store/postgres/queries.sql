@@ -373,6 +373,16 @@ SELECT asked.run_id, e.id, r.audit,
   LEFT JOIN run_events AS e ON e.project_id = $1 AND e.run_id = asked.run_id AND e.seq = asked.base_seq + 1
   LEFT JOIN run_state AS r ON r.project_id = $1 AND r.run_id = asked.run_id;
 
+-- name: look_up_audited
+-- As look_up, of runs whose logs are written on the side: it does not touch the log, which others may have locked.
+SELECT asked.run_id, NULL::text, r.audit,
+       coalesce(r.lease_epoch = asked.epoch AND r.last_seq = asked.base_seq
+                AND (NOT asked.claims OR r.owner IS NULL OR r.owner = asked.dead
+                     OR NOT EXISTS (SELECT FROM engines AS a WHERE a.engine_id = r.owner AND a.expires_at > now())), false)
+  FROM unnest($2::text[], $3::bigint[], $4::bigint[], $5::boolean[], $6::text[])
+       AS asked (run_id, epoch, base_seq, claims, dead)
+  LEFT JOIN run_state AS r ON r.project_id = $1 AND r.run_id = asked.run_id;
+
 -- name: version_by_hash
 -- Saving the same graph again gives the version it has.
 SELECT workflow, version, graph_hash, graph, source, created_at
@@ -486,8 +496,8 @@ SELECT 'branch', ROW(branch_id, parent_id, cut_seq, dropped, retried, given, rea
                      restored)
   FROM run_branches WHERE project_id = $1 AND run_id = $2 AND branch_id >= (SELECT branch_id FROM run)
 UNION ALL
-(SELECT 'mark', ROW(seq, branch_id, epoch, event_type)
-   FROM run_events WHERE project_id = $1 AND run_id = $2 AND (SELECT audit FROM run) IS NULL ORDER BY seq DESC LIMIT $4);
+SELECT 'mark', ROW(seq, branch_id, epoch, event_type)
+  FROM last_events($1, $2, $4) WHERE (SELECT audit FROM run) IS NULL;
 
 -- name: load_node
 -- A node of the run's branch.
