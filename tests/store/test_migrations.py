@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 from msgspec.structs import replace
 
+from perdure.errors import StoreTooNew
 from perdure.ids import ROOT_BRANCH, NodeId, RunId, Seq
 from perdure.journal import events as e
 from perdure.journal.states import CheckpointState, RunStatus, SignalState, WaitKind, WaitState
@@ -157,3 +158,15 @@ async def test_runs_of_an_older_database_can_have_checkpoints(old_url: str) -> N
     assert await store.load_checkpoint(RunId("moving"), "here") == saved
     await verify_runs(store)
     await store.close()
+
+
+def test_a_program_that_lacks_a_schema_in_between_refuses_the_database() -> None:
+    """Schemas of two lines of development come together out of order."""
+    one, between, last = (
+        migrate.Migration(number=number, name="some", sql="", checksum=str(number)) for number in (1, 2, 3)
+    )
+    applied = {1: "1", 2: "2", 3: "3"}
+
+    assert migrate.plan({1: "1", 3: "3"}, [one, between, last], where="here") == [between]
+    with pytest.raises(StoreTooNew, match="has schema 2"):
+        migrate.plan(applied, [one, last], where="here")

@@ -36,9 +36,10 @@ def read_migrations(package: str) -> list[Migration]:
 def plan(applied: Mapping[int, str], known: Sequence[Migration], *, where: str) -> list[Migration]:
     """Return what is still to be applied, given the checksums of what was. Refuses a database that is not ours to touch."""
     newest = known[-1].number
-    if unknown := sorted(number for number in applied if number > newest):
+    if unknown := sorted(applied.keys() - {migration.number for migration in known}):
         raise StoreTooNew(
-            f"The database {where} has schema {unknown[-1]}; this version of perdure knows schemas up to {newest}. "
+            f"The database {where} has schema {unknown[-1]}; this version of perdure knows schemas up to {newest}"
+            f"{', but not that one' if unknown[-1] < newest else ''}. "
             "Nothing was changed. Upgrade perdure, or open another store."
         )
     for migration in known:
