@@ -19,12 +19,12 @@ import pytest
 
 from perdure import Engine, EngineSettings, ask, node, workflow
 from perdure.clock import SystemClock
-from perdure.engine.archives import opened_archive
+from perdure.engine.archives import opened_archive, restore
 from perdure.engine.archiving import Archiver
 from perdure.engine.inspect import verify_run
 from perdure.engine.run import Run
 from perdure.errors import ArchiveMissing, BundleError, BundleTooLarge, RunArchived, RunNotFound, StoreFull, StoreLocked
-from perdure.ids import CommandId, RunId, Seq
+from perdure.ids import DEFAULT_PROJECT, CommandId, RunId, Seq
 from perdure.store.base import Store
 from perdure.store.blobs import BlobStore, open_blobs
 from perdure.store.bundles import MOST_BYTES, BundleReader
@@ -254,6 +254,48 @@ async def test_a_file_that_is_gone_or_damaged_is_named(engine_here: Callable[...
             await engine.unarchive("lost")
         path.write_bytes(content)
         assert (await (await engine.unarchive("lost")).result()) == "x" * 10
+
+
+class Overtaken(StoreProxy):
+    """Has somebody else do something between two calls, once."""
+
+    def __init__(self, inner: Store, call: str, meanwhile: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(inner)
+        self._call = call
+        self._meanwhile: list[Callable[[], Awaitable[None]]] = [meanwhile]
+
+    async def passing(self, name: str, call: Callable[[], Awaitable[Any]], *args: Any) -> Any:
+        found = await call() if name == "load_archive" else None
+        if name == self._call and self._meanwhile:
+            await self._meanwhile.pop()()
+        return found if name == "load_archive" else await call()
+
+
+@pytest.mark.parametrize("call", ["load_archive", "write_run"])
+async def test_a_run_that_came_back_and_left_again_meanwhile_comes_back_as_it_is(
+    engine_here: Callable[..., Engine], tmp_path: Path, call: str
+):
+    async with engine_here() as engine:
+        await ended(engine, "twice")
+        await engine.archive(older_than=AT_ONCE)
+
+        async def go_on() -> None:
+            run = await engine.unarchive("twice")
+            await run.jump("archived_text")
+            await run.result()
+            await engine.archive(older_than=AT_ONCE)
+
+        store = Overtaken(engine.store, call, go_on).as_store
+        folder = tmp_path / "archive"
+        await restore(
+            store, engine.values.blobs, folder, RunId("twice"), project_id=DEFAULT_PROJECT, clock=SystemClock()
+        )
+
+        run = await engine.get("twice")
+        assert (await run.state()).branch_id == 2
+        assert await engine.archives() == []
+        assert files_in(folder) == []
+        await assert_whole(engine, run)
 
 
 async def test_one_process_at_a_time_archives(engine_here: Callable[..., Engine], tmp_path: Path):

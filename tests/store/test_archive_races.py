@@ -10,6 +10,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from msgspec.structs import replace
 
 from perdure.ids import RunId
 from perdure.store.base import Store
@@ -71,6 +72,19 @@ async def test_who_begins_a_run_while_it_is_archived_is_told_that_it_is_there(
         assert outcomes == [RunExists()]
         assert archived == {draft.run_id}
         assert await store.load_state(draft.run_id) is None
+
+
+async def test_a_run_comes_back_only_from_where_it_is(store: Store) -> None:
+    draft = await ended(store, "left-twice")
+    pages = await pages_of(store, draft.run_id)
+    before, now = in_file(draft), replace(in_file(draft), position=7)
+    await store.archive_runs([now])
+
+    assert await store.write_run(iter(pages), from_archive=before) is False
+    assert await store.load_archive(draft.run_id) == now
+    assert await store.load_state(draft.run_id) is None
+    assert await store.write_run(iter(pages), from_archive=now) is True
+    assert await store.load_archive(draft.run_id) is None
 
 
 @pytest.fixture
@@ -174,7 +188,7 @@ async def test_who_imports_a_run_that_leaves_does_not_bring_it_back(
     assert await archiving == {draft.run_id}
     assert await importing is False
     assert await postgres_store.load_state(draft.run_id) is None
-    assert await isolated.write_run(iter(pages), from_archive=True) is True
+    assert await isolated.write_run(iter(pages), from_archive=in_file(draft)) is True
     assert await postgres_store.load_archive(draft.run_id) is None
 
 
@@ -195,7 +209,7 @@ async def test_of_who_restores_a_run_and_who_begins_it_only_the_first_counts(
         may_go_on.wait()
         yield from pages[1:]
 
-    restoring = asyncio.create_task(postgres_store.write_run(slowly(), from_archive=True))
+    restoring = asyncio.create_task(postgres_store.write_run(slowly(), from_archive=in_file(draft)))
     await has_begun.wait()
     again = await settle(isolated, [started("leaving").transition()])
     may_go_on.set()

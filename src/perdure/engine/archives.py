@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from perdure.clock import Clock
 from perdure.engine.archiving import discard
 from perdure.engine.importing import Source, import_run
-from perdure.errors import ArchiveMissing, BundleDamaged, RunIdAmbiguous, RunNotFound
+from perdure.errors import ArchiveMissing, BundleDamaged, ImportConflict, RunIdAmbiguous, RunNotFound
 from perdure.ids import DEFAULT_PROJECT, RunId
 from perdure.store.base import Store
 from perdure.store.blobs import BlobStore, open_blobs
@@ -39,18 +39,30 @@ async def restore(
     store: Store, blobs: BlobStore, folder: Path, run_id: RunId, *, project_id: str, clock: Clock
 ) -> RunId:
     """Bring a run back into the database. One that is there is left as it is. Raises RunNotFound."""
-    archived = await store.load_archive(run_id)
-    if archived is None:
-        if await store.load_state(run_id) is None:
-            raise RunNotFound(run_id)
+    while (archived := await store.load_archive(run_id)) is not None:
+        while await store.remove_leftovers(limit=LEFTOVER_ROWS):
+            pass
+        try:
+            async with _opened(folder, archived) as source:
+                await import_run(
+                    store,
+                    blobs,
+                    source,
+                    project_id=project_id,
+                    clock=clock,
+                    paused=False,
+                    verify=False,
+                    from_archive=archived,
+                )
+        except (ArchiveMissing, ImportConflict):
+            # Somebody else may have brought it back meanwhile, and it may have gone on, and have left once more.
+            if await store.load_archive(run_id) == archived:
+                raise
+            continue
+        await discard(store, folder, archived.file)
         return run_id
-    while await store.remove_leftovers(limit=LEFTOVER_ROWS):
-        pass
-    async with _opened(folder, archived) as source:
-        await import_run(
-            store, blobs, source, project_id=project_id, clock=clock, paused=False, verify=False, from_archive=True
-        )
-    await discard(store, folder, archived.file)
+    if await store.load_state(run_id) is None:
+        raise RunNotFound(run_id)
     return run_id
 
 

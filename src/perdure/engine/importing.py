@@ -33,7 +33,7 @@ from perdure.store.base import Store
 from perdure.store.blobs import BlobStore
 from perdure.store.bundles import MOST_BYTES, BundledBlob, BundleReader
 from perdure.store.records import KINDS, KeptCommand, Kind, Record, Refused
-from perdure.store.shapes import Command, LogLine, RunDump, StoredRun, WorkflowVersion
+from perdure.store.shapes import ArchivedRun, Command, LogLine, RunDump, StoredRun, WorkflowVersion
 from perdure.store.transitions import BlobUse
 
 MOST_VIOLATIONS = 3
@@ -145,12 +145,12 @@ async def import_run(
     run_id: str | None = None,
     paused: bool = True,
     verify: bool = True,
-    from_archive: bool = False,
+    from_archive: ArchivedRun | None = None,
 ) -> Imported:
     """As `import_file`, from wherever a bundle is; also from the archive, which it leaves then."""
     checked = await asyncio.to_thread(check, source, verify=verify)
     chosen = checked.run.run_id if run_id is None else checked_run_id(run_id)
-    if not from_archive and await store.load_archive(chosen) is not None:
+    if from_archive is None and await store.load_archive(chosen) is not None:
         raise RunArchived(chosen)
     if await _is_there(store, chosen, checked):
         return _imported(checked, chosen, checked.run.version, is_new=False, is_paused=False)
@@ -169,7 +169,7 @@ async def import_run(
     except Refused as error:
         raise BundleDamaged(source.place, f"the database will not have a record of it ({error})") from error
     if not is_new and not await _is_there(store, chosen, checked):
-        if not from_archive and await store.load_archive(chosen) is not None:
+        if from_archive is None and await store.load_archive(chosen) is not None:
             raise RunArchived(chosen)
         raise ImportConflict(chosen, "came meanwhile")
     return _imported(checked, chosen, version.version, is_new=is_new, is_paused=is_new and rests)

@@ -201,14 +201,18 @@ class Store(Protocol):
         ...
 
     async def write_run(
-        self, pages: Iterator[Sequence[Record]], *, from_archive: bool = False, instead_of: Seq | None = None
+        self,
+        pages: Iterator[Sequence[Record]],
+        *,
+        from_archive: ArchivedRun | None = None,
+        instead_of: Seq | None = None,
     ) -> bool:
         """Write a run that `read_runs` has given, here or elsewhere, all of it or nothing. It has no owner afterwards.
 
-        False if a run with its id is there, or in the archive, unless it comes from there: then nothing is written. Its version
-        has to be here already. With `instead_of`, the run that is there gives way to this one; False unless it has ended with
-        that event, nobody owns it and nobody wants it to go on. What `pages` raises is passed on, and nothing is written either.
-        Raises `Refused` for records that the database will not have.
+        False if a run with its id is there, or in the archive, unless it comes from there, and is still there as `from_archive`
+        says: then nothing is written. Its version has to be here already. With `instead_of`, the run that is there gives way to
+        this one; False unless it has ended with that event, nobody owns it and nobody wants it to go on. What `pages` raises is
+        passed on, and nothing is written either. Raises `Refused` for records that the database will not have.
         """
         ...
 

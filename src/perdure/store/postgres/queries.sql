@@ -1305,8 +1305,8 @@ SELECT deleted_at FROM run_deletions WHERE project_id = $1 AND run_id = $2;
 DELETE FROM run_state WHERE project_id = $1 AND run_id = ANY ($2::text[]);
 
 -- name: forget_archive
--- A run comes back.
-DELETE FROM run_archives WHERE project_id = $1 AND run_id = $2;
+-- A run comes back from where it is: not from where it was before it left once more.
+DELETE FROM run_archives WHERE project_id = $1 AND run_id = $2 AND file = $3 AND position = $4;
 
 -- name: load_archive
 -- Where a run is.

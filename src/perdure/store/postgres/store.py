@@ -292,7 +292,11 @@ class PostgresStore(Lookups):
                 yield page
 
     async def write_run(
-        self, pages: Iterator[Sequence[Record]], *, from_archive: bool = False, instead_of: Seq | None = None
+        self,
+        pages: Iterator[Sequence[Record]],
+        *,
+        from_archive: ArchivedRun | None = None,
+        instead_of: Seq | None = None,
     ) -> bool:
         is_written = await write_records(
             self._readers,

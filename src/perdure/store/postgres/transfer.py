@@ -80,7 +80,7 @@ async def write_records(
     project_id: str,
     pages: Iterator[Sequence[Record]],
     *,
-    from_archive: bool,
+    from_archive: ArchivedRun | None,
     instead_of: Seq | None,
 ) -> bool:
     """Write a whole run in one transaction. False if one with its id is there. Raises Refused."""
@@ -122,7 +122,12 @@ async def _removed(session: Session, project_id: str, runs: Mapping[RunId, Seq])
 
 
 async def _write(
-    session: Session, project_id: str, pages: Iterator[Sequence[Record]], *, from_archive: bool, instead_of: Seq | None
+    session: Session,
+    project_id: str,
+    pages: Iterator[Sequence[Record]],
+    *,
+    from_archive: ArchivedRun | None,
+    instead_of: Seq | None,
 ) -> bool:
     project = to_stored(project_id)
     key: tuple[str, ...] = ()
@@ -132,8 +137,9 @@ async def _write(
                 continue
             if kind is Kind.RUN:
                 key = (records[0].run_id,)
-                if from_archive:
-                    await session.rows("forget_archive", project_id, *key)
+                if from_archive is not None:
+                    place = (from_archive.file, from_archive.position)
+                    await session.rows("forget_archive", project_id, *key, *place)
                 if instead_of is not None and not await _removed(session, project_id, {RunId(key[0]): instead_of}):
                     return False
             statement, rows_of = _STATEMENTS[kind]

@@ -775,8 +775,8 @@ SELECT run_id FROM run_archives WHERE project_id = ? AND is_removed = 0 LIMIT ?;
 UPDATE run_archives SET is_removed = 1 WHERE project_id = ? AND run_id = ?;
 
 -- name: forget_archive
--- A run comes back.
-DELETE FROM run_archives WHERE project_id = ? AND run_id = ?;
+-- A run comes back from where it is: not from where it was before it left once more.
+DELETE FROM run_archives WHERE project_id = ? AND run_id = ? AND file = ? AND position = ?;
 
 -- name: load_archive
 -- Where a run is.

@@ -231,7 +231,11 @@ class SqliteStore(Lookups):
             connection.close()
 
     async def write_run(
-        self, pages: Iterator[Sequence[Record]], *, from_archive: bool = False, instead_of: Seq | None = None
+        self,
+        pages: Iterator[Sequence[Record]],
+        *,
+        from_archive: ArchivedRun | None = None,
+        instead_of: Seq | None = None,
     ) -> bool:
         self._file.require_open()
         self._file.require_writable()

@@ -12,7 +12,7 @@ from perdure.ids import RunId, Seq
 from perdure.journal.states import RunState
 from perdure.store import branches, checkpoints, rows, waits
 from perdure.store.records import Kind, Query, Record, Refused, by_kind, command_row, deletions_in, reading
-from perdure.store.shapes import LogLine
+from perdure.store.shapes import ArchivedRun, LogLine
 from perdure.store.sqlite.archive import make_way
 from perdure.store.sqlite.connection import REFUSALS
 
@@ -53,7 +53,7 @@ def write_records(
     project: str,
     pages: Iterable[Sequence[Record]],
     *,
-    from_archive: bool,
+    from_archive: ArchivedRun | None,
     instead_of: Seq | None,
 ) -> bool:
     """Write a whole run inside a transaction. False if one with its id is there. Raises Refused."""
@@ -64,8 +64,9 @@ def write_records(
                 if kind is Kind.RUN:
                     (run,) = records
                     run_id = RunId(run.run_id)
-                    if from_archive:
-                        connection.execute(sql["forget_archive"], (project, run_id))
+                    if from_archive is not None:
+                        place = (from_archive.file, from_archive.position)
+                        connection.execute(sql["forget_archive"], (project, run_id, *place))
                     if instead_of is not None and not make_way(connection, sql, project, run_id, instead_of):
                         return False
                     if not _create(connection, sql, project, run):
