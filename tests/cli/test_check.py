@@ -82,7 +82,26 @@ def test_whole_runs_are_proved_to_be_whole(cli: Cli):
     cli("run", "flow.py", "-i", "name=b", "--run-id", "r2")
 
     assert "2 runs checked, all invariants hold" in cli("verify").stdout
-    assert cli.json("verify", "r1") == {"runs": 1, "audited": [], "violations": []}
+    assert cli.json("verify", "r1") == {"runs": 1, "audited": [], "violations": [], "refused": []}
+
+
+def test_one_of_several_that_is_refused_holds_up_no_other(cli: Cli):
+    cli.write("flow.py", FLOW)
+    cli("run", "flow.py", "-i", "name=a", "--run-id", "gone")
+    cli("archive", "--older-than", "0s")
+    cli("run", "flow.py", "-i", "name=b", "--run-id", "here")
+
+    verified = cli("verify", "nobody", "gone", "here")
+    examined = cli("doctor", "nobody", "gone", "here")
+
+    assert (verified.returncode, examined.returncode) == (2, 2)
+    assert verified.stdout == "✓ 2 runs checked, all invariants hold.\n", "one that is archived is read where it is"
+    assert examined.stdout.splitlines() == ["✓ here", "✓ 1 run examined, nothing is wrong."]
+    assert verified.stderr.count("Error: ") == 1
+    assert examined.stderr.count("Error: ") == 2
+    refused = [cli.json(command, "nobody", "here")["refused"] for command in ("verify", "doctor")]
+    assert [[one["error"]["code"] for one in found] for found in refused] == [["run_not_found"], ["run_not_found"]]
+    assert (cli("verify", "nobody", "no").stdout, cli("doctor", "nobody", "no").stdout) == ("", "")
 
 
 @pytest.mark.parametrize(

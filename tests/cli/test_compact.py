@@ -30,7 +30,7 @@ def test_a_long_log_is_made_compact_and_reads_as_before(cli: Cli) -> None:
 
     assert planned.stdout == "1,000 events of 1 run would be made compact.\n"
     assert done.stdout == "✓ 1,000 events of 1 run made compact.\n"
-    assert again == {"dry_run": False, "runs": 0, "events": 0}
+    assert again == {"dry_run": False, "runs": 0, "events": 0, "refused": []}
     assert cli("events", "long", "--json").stdout == before
     assert cli("verify", "long").returncode == 0
 
@@ -39,8 +39,22 @@ def test_of_all_runs_only_those_with_long_logs(cli: Cli) -> None:
     cli.write("flow.py", PROGRAM)
     cli("run", "flow.py", "--run-id", "long", "-i", "places=2500")
 
-    assert cli.json("compact") == {"dry_run": False, "runs": 0, "events": 0}
-    assert cli.json("compact", "--longer-than", "2000") == {"dry_run": False, "runs": 1, "events": 1000}
+    assert cli.json("compact") == {"dry_run": False, "runs": 0, "events": 0, "refused": []}
+    done = cli.json("compact", "--longer-than", "2000")
+    assert done == {"dry_run": False, "runs": 1, "events": 1000, "refused": []}
+
+
+def test_one_of_several_that_is_refused_holds_up_no_other(cli: Cli) -> None:
+    cli.write("flow.py", PROGRAM)
+    cli("run", "flow.py", "--run-id", "long", "-i", "places=2500")
+
+    done = cli("compact", "nobody", "long")
+    told = cli.json("compact", "nobody", "long")
+
+    assert done.returncode == 2
+    assert done.stdout == "✓ 1,000 events of 1 run made compact.\n"
+    assert done.stderr.startswith("Error: ")
+    assert [(one["run_id"], one["error"]["code"]) for one in told["refused"]] == [("nobody", "run_not_found")]
 
 
 def test_wrong_use_is_refused(cli: Cli) -> None:

@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 
+from perdure.cli.each import Refusals, exit_after_each, for_each, raise_if_alone, refusal_documents, tell_refusals
 from perdure.cli.exits import Exit
 from perdure.cli.options import Place, awaited, imports_option, json_option, print_json, store_option, users_output
 from perdure.cli.program import Program, load_programs, require_valid
-from perdure.cli.stores import holding
+from perdure.cli.stores import holding, opened
 from perdure.cli.terminal import Pen, paper
 from perdure.cli.words import counted, plain
 from perdure.engine.inspect import verify_run
@@ -64,17 +65,30 @@ async def verify_command(runs: Sequence[str], store: Place, as_json: bool) -> in
     """
     violations: dict[RunId, list[Violation]] = {}
     audited: list[RunId] = []
-    async with holding(store, *runs) as (source, chosen):
-        for run_id in chosen or await all_runs(source):
-            violations[run_id] = await verify_run(source, run_id)
-            state = await source.load_state(run_id)
-            if state is not None and state.audit is not None:
-                audited.append(run_id)
+
+    async def verify(source: Store, run_id: RunId) -> None:
+        violations[run_id] = await verify_run(source, run_id)
+        state = await source.load_state(run_id)
+        if state is not None and state.audit is not None and run_id not in audited:
+            audited.append(run_id)
+
+    async def verify_one(text: str) -> None:
+        async with holding(store, text) as (source, (run_id,)):
+            await verify(source, run_id)
+
+    _, refused = await for_each(runs, verify_one)
+    raise_if_alone(runs, refused)
+    if not runs:
+        async with opened(store) as source:
+            for run_id in await all_runs(source):
+                await verify(source, run_id)
     if as_json:
-        print_json(_verification_document(violations, audited))
+        print_json(_verification_document(violations, audited, refused))
     else:
-        _print_verification(violations, audited, paper().pen)
-    return Exit.FAILED if any(violations.values()) else Exit.DONE
+        if violations or not refused:
+            _print_verification(violations, audited, paper().pen)
+        tell_refusals(refused)
+    return Exit.FAILED if any(violations.values()) else exit_after_each(refused)
 
 
 def _problem_of(program: Program) -> GraphError | None:
@@ -118,7 +132,9 @@ async def all_runs(store: Store) -> list[RunId]:
     return found
 
 
-def _verification_document(violations: dict[RunId, list[Violation]], audited: Sequence[RunId]) -> dict[str, Any]:
+def _verification_document(
+    violations: dict[RunId, list[Violation]], audited: Sequence[RunId], refused: Refusals
+) -> dict[str, Any]:
     return {
         "runs": len(violations),
         "audited": audited,
@@ -127,6 +143,7 @@ def _verification_document(violations: dict[RunId, list[Violation]], audited: Se
             for run_id, found in violations.items()
             for violation in found
         ],
+        "refused": refusal_documents(refused),
     }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from perdure.cli.exits import Exit
+from perdure.cli.each import Refusals, exit_after_each, for_each, raise_if_alone, refusal_documents, tell_refusals
 from perdure.cli.options import Place, awaited, json_option, print_json, store_option
 from perdure.cli.stores import opened
 from perdure.cli.terminal import paper
@@ -20,6 +20,7 @@ from perdure.engine.compacting import (
     compact_run,
 )
 from perdure.engine.inspect import find_run
+from perdure.ids import RunId
 from perdure.store.base import Store
 
 
@@ -42,7 +43,7 @@ async def compact_command(
 
     Nothing is lost. The log reads as before, and so does everything that is made of it: `events`, `show --at`, `diff`, `verify`.
     The newest thousand events of a run stay as they are. It may be in motion meanwhile, and the command can be broken off at any
-    time: what is done is done.
+    time: what is done is done. If one of several is refused, the others are made compact all the same.
 
     \b
       perdure compact --dry-run
@@ -51,20 +52,25 @@ async def compact_command(
     if run_ids and longer_than is not None:
         raise click.UsageError("--longer-than is for all runs: leave it away where runs are named.")
     async with opened(store) as source:
-        done = await _compact(source, run_ids, longer_than or LONG_EVENTS, dry_run=dry_run)
+        done, refused = await _compact(source, run_ids, longer_than or LONG_EVENTS, dry_run=dry_run)
     if as_json:
-        print_json({"dry_run": done.is_dry_run, "runs": done.runs, "events": done.events})
+        document = {"dry_run": done.is_dry_run, "runs": done.runs, "events": done.events}
+        print_json(document | {"refused": refusal_documents(refused)})
     else:
         what = f"{counted(done.events, 'event')} of {counted(done.runs, 'run')}"
         click.echo(f"{what} would be made compact." if dry_run else f"{paper().pen.good('✓')} {what} made compact.")
-    return Exit.DONE
+        tell_refusals(refused)
+    return exit_after_each(refused)
 
 
-async def _compact(store: Store, run_ids: Sequence[str], longer_than: int, *, dry_run: bool) -> Compaction:
+async def _compact(
+    store: Store, run_ids: Sequence[str], longer_than: int, *, dry_run: bool
+) -> tuple[Compaction, Refusals]:
     if not run_ids:
-        return await compact_long_logs(store, longer_than=longer_than, dry_run=dry_run)
-    found = [await find_run(store, text) for text in run_ids]
-    done = [await compact_run(store, run_id, dry_run=dry_run) for run_id in dict.fromkeys(found)]
-    return Compaction(
-        is_dry_run=dry_run, runs=sum(each.runs for each in done), events=sum(each.events for each in done)
-    )
+        return await compact_long_logs(store, longer_than=longer_than, dry_run=dry_run), {}
+    found, unknown = await for_each(run_ids, lambda text: find_run(store, text))
+    done, left = await for_each(list(found.values()), lambda run_id: compact_run(store, RunId(run_id), dry_run=dry_run))
+    refused = unknown | left
+    raise_if_alone(run_ids, refused)
+    runs, events = sum(each.runs for each in done.values()), sum(each.events for each in done.values())
+    return Compaction(is_dry_run=dry_run, runs=runs, events=events), refused

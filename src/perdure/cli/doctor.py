@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from perdure.cli.check import all_runs
+from perdure.cli.each import Refusals, exit_after_each, for_each, raise_if_alone, refusal_documents, tell_refusals
 from perdure.cli.exits import Exit
 from perdure.cli.marks import words_of
 from perdure.cli.options import Place, imports_option, json_option, print_json, store_option, users_output
@@ -59,24 +60,32 @@ def doctor_command(
     require(store)
     with users_output(as_json=as_json):
         load_places(imports)
-        examined, found = asyncio.run(_repair(runs, store) if fix else _look(runs, store))
+        examined, found, refused = asyncio.run(_repair(runs, store) if fix else _look(runs, store))
     if as_json:
-        print_json({"runs": examined, "diagnoses": [_document(diagnosis) for diagnosis in found]})
+        documents = [_document(diagnosis) for diagnosis in found]
+        print_json({"runs": examined, "diagnoses": documents, "refused": refusal_documents(refused)})
     else:
-        _print(found, store, paper().pen, examined=examined, is_asked=bool(runs), fix=fix)
-    return Exit.FAILED if any(diagnosis.left for diagnosis in found) else Exit.DONE
+        if examined or not refused:
+            _print(found, store, paper().pen, examined=examined, is_asked=bool(runs), fix=fix)
+        tell_refusals(refused)
+    return Exit.FAILED if any(diagnosis.left for diagnosis in found) else exit_after_each(refused)
 
 
-async def _look(runs: Sequence[str], place: Place) -> tuple[int, list[Diagnosis]]:
+async def _look(runs: Sequence[str], place: Place) -> tuple[int, list[Diagnosis], Refusals]:
     async with opened(place) as store:
-        chosen = [await find_run(store, run) for run in runs] or await all_runs(store)
         examiner = Examiner(store, declared_types, SystemClock())
-        found = [await examiner.examine(run_id) for run_id in chosen]
-    return len(chosen), [diagnosis for diagnosis in found if runs or diagnosis.findings]
+        if not runs:
+            every = [await examiner.examine(run_id) for run_id in await all_runs(store)]
+            return len(every), [diagnosis for diagnosis in every if diagnosis.findings], {}
+        chosen, unknown = await for_each(runs, lambda run: find_run(store, run))
+        found, left = await for_each(list(chosen.values()), lambda run_id: examiner.examine(RunId(run_id)))
+    refused = unknown | left
+    raise_if_alone(runs, refused)
+    return len(found), list(found.values()), refused
 
 
-async def _repair(runs: Sequence[str], place: Place) -> tuple[int, list[Diagnosis]]:
-    examined, found = await _look(runs, place)
+async def _repair(runs: Sequence[str], place: Place) -> tuple[int, list[Diagnosis], Refusals]:
+    examined, found, refused = await _look(runs, place)
     damaged = [diagnosis.run_id for diagnosis in found if diagnosis.findings]
     await _load_code_of(damaged, place)
     healed: dict[RunId, Diagnosis] = {}
@@ -85,7 +94,7 @@ async def _repair(runs: Sequence[str], place: Place) -> tuple[int, list[Diagnosi
             for run_id in damaged:
                 with suppress(RunDamaged):  # what is wrong with it is told as it was found
                     healed[run_id] = (await engine.doctor(run_id, fix=True))[0]
-    return examined, [healed.get(diagnosis.run_id, diagnosis) for diagnosis in found]
+    return examined, [healed.get(diagnosis.run_id, diagnosis) for diagnosis in found], refused
 
 
 async def _load_code_of(run_ids: Sequence[RunId], place: Place) -> None:
