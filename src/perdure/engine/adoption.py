@@ -111,7 +111,7 @@ def take_up(
     on_gone: Callable[[Driver], None],
     at: int,
     ranges: Sequence[ItemRange] = (),
-    returnings: Mapping[CommandId, Returning] | None = None,
+    returnings: Mapping[CommandId, Returning | None] | None = None,
     reopenings: Mapping[CommandId, Reopening | None] | None = None,
 ) -> Driver:
     """Decide the transition with which the run becomes the engine's. `answers` are what probes say of attempts in doubt."""

@@ -103,8 +103,8 @@ class Driver:
         """Whether nothing more begins, because the run is being let go."""
         self.is_orphaned = False
         """The run was dropped while it was, or may have been, this engine's: nobody else will take it up."""
-        self.returnings: Mapping[CommandId, Returning] = {}
-        """What the run was at places to which it was asked to go back before it was taken up."""
+        self.returnings: Mapping[CommandId, Returning | None] = {}
+        """What the run was at places to which it was asked to go back before it was taken up; None where it cannot."""
         self.reopenings: Mapping[CommandId, Reopening | None] = {}
         """What is kept of streams where it was asked to go back to some of their items; None where it cannot."""
         self.not_readable: RunNotReadable | None = None

@@ -57,10 +57,11 @@ class Back(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def has_to_be_loaded(command: Command, driver: Driver) -> bool:
-    """Whether whoever takes the run up next does what a command says, who reads what is kept of its streams before that."""
+    """Whether whoever takes the run up next does what a command says, who reads what is needed for that before."""
     is_of_items = command.kind == JUMP and bool(command.payload.get("items"))
     rests = driver.projection.run.status not in MOVING
-    return is_of_items and rests and command.command_id not in driver.reopenings
+    is_loaded = command.command_id in driver.reopenings or command.command_id in driver.returnings
+    return (is_of_items or command.kind == RESTORE) and rests and not is_loaded
 
 
 def obey_going_back(command: Command, driver: Driver, *, at: int) -> bool:

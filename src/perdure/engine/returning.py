@@ -32,14 +32,15 @@ class Returning(msgspec.Struct, frozen=True, kw_only=True):
     """Items that the branch needs, as they are kept on the branches on which their streams began."""
 
 
-async def load_returnings(store: Store, stored: StoredRun, plan: Plan) -> Mapping[CommandId, Returning]:
-    """Return what is needed for a run that rests to go back where it was asked to, by command. Who claims the run as it was
-    loaded can rely on it: nobody has changed anything meanwhile."""
-    if stored.run.status in MOVING or stored.run.audit is not None:
-        return {}
-    found: dict[CommandId, Returning] = {}
-    for command in stored.commands:
-        if command.kind == RESTORE:
+async def load_returnings(store: Store, stored: StoredRun, plan: Plan) -> Mapping[CommandId, Returning | None]:
+    """Return what is needed for a run that rests to go back where it was asked to, by command; None if it cannot. Who claims the
+    run as it was loaded can rely on it: nobody has changed anything meanwhile."""
+    found: dict[CommandId, Returning | None] = {}
+    for command in stored.commands if stored.run.status not in MOVING else ():
+        if command.kind != RESTORE:
+            continue
+        found[command.command_id] = None
+        if stored.run.audit is None:
             back = msgspec.convert(command.payload, Back)
             with suppress(JournalError):  # the place is not there any more, and the command comes to nothing
                 past = await load_past(store, stored.run.run_id, Seq(back.seq))

@@ -1,4 +1,4 @@
-"""A wish to go back to items is for whoever takes the run up: what is kept of its streams is read then."""
+"""A wish to go back to items, or to what a run was, is for whoever takes the run up: what is needed for that is read then."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ from perdure.store.shapes import Command
         ("jump", [3], RunStatus.PAUSED, ("wish",), False),
         ("jump", [3], RunStatus.RUNNING, (), False),
         ("jump", [], RunStatus.PAUSED, (), False),
+        ("restore", [], RunStatus.PAUSED, (), True),
+        ("restore", [], RunStatus.COMPLETED, ("wish",), False),
+        ("restore", [], RunStatus.RUNNING, (), False),
         ("retry", [], RunStatus.FAILED, (), False),
     ],
 )
@@ -28,6 +31,8 @@ def test_one_who_still_has_the_run_leaves_it_to_others(
 ) -> None:
     command = Command(command_id=CommandId("wish"), run_id=RunId("run"), kind=kind, payload={"items": items})
     run = SimpleNamespace(status=status)
-    driver: Any = SimpleNamespace(projection=SimpleNamespace(run=run), reopenings=dict.fromkeys(loaded))
+    known: dict[str, None] = dict.fromkeys(loaded)
+    by_kind = {"reopenings": known, "returnings": {}} if kind == "jump" else {"reopenings": {}, "returnings": known}
+    driver: Any = SimpleNamespace(projection=SimpleNamespace(run=run), **by_kind)
 
     assert has_to_be_loaded(command, driver) is expected
