@@ -14,6 +14,7 @@ from perdure import Context, Engine, EngineSettings, Outputs, ask, collect, fail
 from perdure.engine.run import Run
 from perdure.errors import CannotGoBack, RunFailed
 from perdure.graph.itemfailure import ItemFailure
+from perdure.journal.events import OutboxEnqueued
 from tests.engine.engines import assert_whole, log_of
 from tests.engine.test_waiting import asked
 
@@ -580,3 +581,32 @@ async def test_items_that_must_not_or_cannot_be_told_apart_are_refused(
         with pytest.raises(CannotGoBack, match=problem):
             await run.jump(node_id, items=[0])
         assert len(await run.branches()) == 1
+
+
+@workflow
+def over_two_streams(many: int) -> Any:
+    first, second = tenfold.map(numbers(many)), plus_one.map(numbers.named("others")(many))
+    return collect(paired.map(first, second, join="zip"))
+
+
+@node
+async def paired(ctx: Context, x: int, y: int) -> int:
+    note(ctx, x // 10)
+    return x + y
+
+
+async def test_a_fork_that_went_back_to_items_goes_back_to_the_midst_of_that(store_url: str) -> None:
+    async with Engine(store_url) as engine:
+        run = await engine.start(over_two_streams, many=5)
+        expected = await run.result()
+        fork = await run.fork()
+        await fork.jump("plus_one", items=[2])
+        assert await fork.result() == expected
+        midst = max(entry.seq for entry in await log_of(fork) if isinstance(entry.event, OutboxEnqueued))
+        called.clear()
+
+        await fork.restore(midst)
+
+        assert await fork.result() == expected
+        assert calls("numbers") == {5: 1}, "its items are gone, and of those that the fork took over there was only the whole"
+        await assert_whole(engine, fork)

@@ -21,7 +21,7 @@ from perdure.journal import events as e
 from perdure.journal.again import Again, has_begun
 from perdure.journal.projection import Projection
 from perdure.journal.repairing import Cone, Repairing
-from perdure.journal.states import MOVING, SETTLED, NodeStatus, RunStatus
+from perdure.journal.states import MOVING, SETTLED, NodeState, NodeStatus, RunStatus
 
 _AT_WORK = frozenset((NodeStatus.RUNNING, NodeStatus.SUSPENDED))
 _KNOWN_TO_HAVE_BEGUN = frozenset((*SETTLED, NodeStatus.RUNNING, NodeStatus.IN_DOUBT))
@@ -175,10 +175,16 @@ def _is_at_work(name: NodeId, then: Projection) -> bool:
 
 
 def _lacks_items(name: NodeId, past: Past, plan: Plan, dropped: dict[NodeId, None]) -> bool:
-    stream = past.then.node(name).stream
-    if name in dropped or name in past.kept or stream is None or not stream.entries:
+    if name in dropped or name in past.kept or not _has_given_items(past.then.node(name), plan):
         return False
     return not _is_read_out(name, past, plan, dropped)
+
+
+def _has_given_items(node: NodeState, plan: Plan) -> bool:
+    """Whether others may read something item by item. Of a node that a fork has taken over there is only the whole."""
+    if node.stream is None:
+        return node.status is NodeStatus.COMPLETED and plan.nodes[node.node_id].emits
+    return bool(node.stream.entries)
 
 
 def _is_read_out(name: NodeId, past: Past, plan: Plan, dropped: Container[NodeId]) -> bool:
