@@ -425,3 +425,47 @@ async def test_a_fork_is_refused_if_a_value_that_it_would_take_over_is_gone(stor
             await run.fork(run_id="fork", inputs={"by": 2})
 
         assert [found.run_id for found in await engine.list()] == [run.run_id]
+
+
+@node
+async def fork_count(ctx: Context, many: int) -> AsyncIterator[int]:
+    ran[ctx.node_id] += 1
+    for x in range(many):
+        yield x
+
+
+@workflow
+def fork_two_streams(a: int, b: int) -> Any:
+    first = fork_step.named("one").map(fork_count.named("ones")(a))
+    return {"a": collect(first), "b": collect(fork_step.named("other").map(fork_count.named("others")(b)))}
+
+
+async def test_a_stream_that_runs_beside_one_that_is_taken_over(store_url: str) -> None:
+    async with Engine(store_url) as engine:
+        run = await engine.start(fork_two_streams, a=2, b=3)
+        assert await run.result() == {"a": [1, 2], "b": [1, 2, 3]}
+        ran.clear()
+
+        fork = await run.fork(inputs={"a": 4})
+
+        async with asyncio.timeout(20):
+            assert await fork.result() == {"a": [1, 2, 3, 4], "b": [1, 2, 3]}
+        assert ran == {"ones": 1, "one": 4}
+        await fork.jump("others")
+        async with asyncio.timeout(20):
+            await fork.result()
+        await assert_whole(engine, fork)
+
+
+async def test_a_stream_that_runs_beside_one_of_which_somebody_says_what_it_gave(store_url: str) -> None:
+    async with Engine(store_url) as engine:
+        run = await engine.start(fork_two_streams, a=2, b=3)
+        await run.result()
+        await run.jump("other", outputs=[7, 8])
+        await run.result()
+
+        await run.jump("ones")
+
+        async with asyncio.timeout(20):
+            assert await run.result() == {"a": [1, 2], "b": [7, 8]}
+        await assert_whole(engine, run)

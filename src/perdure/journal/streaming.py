@@ -125,7 +125,9 @@ class Streaming(Standing):
         # While a generator may give something else than before, nodes that depend on it may begin again with what they read.
         sources = self.plan.nodes if flow.is_generator else (node_id, *(edge.source for edge in flow.live))
         done = [
-            source for source in dict.fromkeys(sources) if source not in self._dropped and self._is_read_out(source)
+            source
+            for source in dict.fromkeys(sources)
+            if source not in self._dropped and self._has_stream(source) and self._is_read_out(source)
         ]
         if not done:
             return
@@ -134,6 +136,10 @@ class Streaming(Standing):
             if again.isdisjoint(self.plan.nodes[source].readers):
                 self._dropped.add(source)
                 self._drops.append((self.projection.node(source), 0))
+
+    def _has_stream(self, node_id: NodeId) -> bool:
+        """Whether a node has given something item by item: not if a fork has taken it over, or somebody has said what it gave."""
+        return self.projection.node(node_id).stream is not None
 
     def _is_read_out(self, node_id: NodeId) -> bool:
         return is_read_out(node_id, self.plan, self.projection)
