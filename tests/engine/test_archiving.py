@@ -298,6 +298,25 @@ async def test_a_run_that_came_back_and_left_again_meanwhile_comes_back_as_it_is
         await assert_whole(engine, run)
 
 
+async def test_a_run_that_leaves_while_somebody_brings_it_back_comes_back(
+    engine_here: Callable[..., Engine], tmp_path: Path
+):
+    async with engine_here() as engine:
+        await ended(engine, "leaving")
+
+        async def leave() -> None:
+            await engine.archive(older_than=AT_ONCE)
+
+        store = Overtaken(engine.store, "load_archive", leave).as_store
+        folder = tmp_path / "archive"
+        await restore(
+            store, engine.values.blobs, folder, RunId("leaving"), project_id=DEFAULT_PROJECT, clock=SystemClock()
+        )
+
+        assert await engine.store.load_state(RunId("leaving")) is not None
+        assert await engine.archives() == []
+
+
 async def test_one_process_at_a_time_archives(engine_here: Callable[..., Engine], tmp_path: Path):
     async with engine_here() as engine:
         await ended(engine, "one")

@@ -608,5 +608,7 @@ async def test_a_fork_that_went_back_to_items_goes_back_to_the_midst_of_that(sto
         await fork.restore(midst)
 
         assert await fork.result() == expected
-        assert calls("numbers") == {5: 1}, "its items are gone, and of those that the fork took over there was only the whole"
+        assert calls("numbers") == {5: 1}, (
+            "its items are gone, and of those that the fork took over there was only the whole"
+        )
         await assert_whole(engine, fork)

@@ -39,7 +39,14 @@ async def restore(
     store: Store, blobs: BlobStore, folder: Path, run_id: RunId, *, project_id: str, clock: Clock
 ) -> RunId:
     """Bring a run back into the database. One that is there is left as it is. Raises RunNotFound."""
-    while (archived := await store.load_archive(run_id)) is not None:
+    while True:
+        archived = await store.load_archive(run_id)
+        if archived is None:
+            if await store.load_state(run_id) is not None:
+                return run_id
+            if await store.load_archive(run_id) is None:
+                raise RunNotFound(run_id)
+            continue  # it has left between the two looks
         while await store.remove_leftovers(limit=LEFTOVER_ROWS):
             pass
         try:
@@ -61,9 +68,6 @@ async def restore(
             continue
         await discard(store, folder, archived.file)
         return run_id
-    if await store.load_state(run_id) is None:
-        raise RunNotFound(run_id)
-    return run_id
 
 
 @asynccontextmanager
