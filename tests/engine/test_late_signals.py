@@ -140,3 +140,29 @@ async def test_a_signal_that_is_heard_and_ends_the_run_at_once_was_sent(store_ur
         await inner.close()
 
         assert await run.result() == 11
+
+
+async def test_a_signal_that_was_sent_twice_and_acknowledged_once_counts(store_url: str) -> None:
+    async with Engine(store_url) as engine:
+        run = await engine.start(late_flow, x=1)
+
+        class Twice(StoreProxy):
+            async def passing(self, name: str, call: Callable[[], Awaitable[Any]], *args: Any) -> Any:
+                if name == "add_command":
+                    await run.cancel()
+                    with pytest.raises(RunCancelled):
+                        await run.result()
+                answer = await call()
+                if name == "add_command":
+                    await run.signal("more", 10, id="one")  # which is acknowledged: it is there
+                return answer
+
+        inner = await open_store(store_url)
+        async with Engine(Twice(inner).as_store, workflows=(), recover=False) as sender:
+            await (await sender.get(run.run_id)).signal("more", 10, id="one")
+        await inner.close()
+
+        await run.retry()
+        assert await run.result() == 11
+        assert await received(run) == ["one"]
+        await assert_whole(engine, run)

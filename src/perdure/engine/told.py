@@ -153,7 +153,7 @@ class Told:
         ends meanwhile and goes on later.
 
         The same `id` twice has no effect. Raises RunEnded if the run has ended before it could hear the signal: nothing comes of
-        it then.
+        it then. One with an `id` that comes in the very moment in which the run ends may be kept.
         """
         if not text(name, "the name of a signal"):
             raise ValueError("a signal needs a name")
@@ -164,7 +164,9 @@ class Told:
             raise _not_sent(self.run_id, status, name)
         encoded, blobs = await self._engine.values.pack(value, where=f"signal {name!r}")
         signal = Signal(signal_id=storable(signal_id), name=storable(name), value=bytes(encoded).decode(), blobs=blobs)
-        if await self._add(self._worded("signal", msgspec.to_builtins(signal), command_id)):
+        is_new = await self._add(self._worded("signal", msgspec.to_builtins(signal), command_id))
+        # Under an id that others know, somebody may have been told that it is kept: then it stays, and counts if the run goes on.
+        if is_new and id is None:
             status = (await self.state()).status
             if status in TERMINAL and await self._engine.store.withdraw_command(self.run_id, command_id):
                 raise _not_sent(self.run_id, status, name)
