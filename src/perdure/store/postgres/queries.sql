@@ -70,9 +70,7 @@ SELECT run_id FROM moved;
 --            stronger than NO KEY UPDATE: a command may arrive for the run meanwhile.
 --   created  comes after the locks and in the order of run_id, so that two groups never wait for each other in a circle. What is
 --            in the archive is not created again. That is asked twice: who has removed a run while this statement waited, or
---            since it began, has put it into the archive where this statement cannot see it, and `require_unarchived` can. (It
---            cannot where the database isolates transactions more strictly by default. There the statement still sees the row
---            that was removed, and `branched`, whose rows refer to it, is told to try again.)
+--            since it began, has put it into the archive where this statement cannot see it, and `require_unarchived` can.
 --   emptied  removes what was there before the statement, in no order with what `filled` adds. That is why a stream that is
 --            dropped gets nothing by the same transition (`drop_rows`). Rows are looked up stream by stream and then removed by
 --            their place, which leaves the planner no choice: this table is often empty when it is analysed, and from then on a
@@ -1028,21 +1026,22 @@ SELECT current_setting('server_encoding'), current_setting('fsync'), current_set
 
 -- name: set_session
 -- Every connection. A stronger synchronous_commit that the operator has chosen stays. Sequential and bitmap scans are never
--- right here, but look cheap to a plan that is made while tables are small and kept while they grow. `$1` how long to wait for a
--- lock.
+-- right here, but look cheap to a plan that is made while tables are small and kept while they grow. Whatever the database's
+-- default isolation is: who waited for a row must see what its last holder wrote. `$1` how long to wait for a lock.
 SELECT set_config('synchronous_commit',
                   CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, false),
        set_config('idle_in_transaction_session_timeout', '5s', false), set_config('lock_timeout', $1, false),
        set_config('statement_timeout', '15s', false), set_config('tcp_keepalives_idle', '30', false),
        set_config('tcp_keepalives_interval', '10', false), set_config('tcp_keepalives_count', '3', false),
        set_config('enable_seqscan', 'off', false), set_config('enable_bitmapscan', 'off', false),
-       set_config('jit', 'off', false);
+       set_config('jit', 'off', false), set_config('default_transaction_isolation', 'read committed', false);
 
 -- name: check_session
 -- A statement of its own: behind a pooler it may be answered by another session than the one that was set.
 SELECT current_setting('synchronous_commit') IN ('on', 'remote_apply'),
        current_setting('idle_in_transaction_session_timeout') = '5s', current_setting('lock_timeout') = $1,
-       current_setting('statement_timeout') = '15s';
+       current_setting('statement_timeout') = '15s',
+       current_setting('default_transaction_isolation') = 'read committed';
 
 -- name: set_news_session
 -- The connection that only wakes others: nothing that it does has to survive.
@@ -1050,11 +1049,11 @@ SELECT set_config('synchronous_commit', 'off', false);
 
 -- name: begin
 -- A transaction on a connection that keeps its settings.
-BEGIN;
+BEGIN ISOLATION LEVEL READ COMMITTED;
 
 -- name: begin_pooled
 -- A transaction behind a pooler, where settings last no longer than it does.
-BEGIN;
+BEGIN ISOLATION LEVEL READ COMMITTED;
 SELECT set_config('synchronous_commit',
                   CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true),
        set_config('idle_in_transaction_session_timeout', '5s', true), set_config('lock_timeout', '3s', true),
@@ -1063,7 +1062,7 @@ SELECT set_config('synchronous_commit',
 
 -- name: begin_pooled_commit
 -- As begin_pooled, on the connection that all commits go through: what waits there for a lock makes all others wait.
-BEGIN;
+BEGIN ISOLATION LEVEL READ COMMITTED;
 SELECT set_config('synchronous_commit',
                   CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true),
        set_config('idle_in_transaction_session_timeout', '5s', true), set_config('lock_timeout', '200ms', true),
