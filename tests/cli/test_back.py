@@ -297,3 +297,44 @@ def test_items_and_an_output_do_not_go_together(cli: Cli):
     refused = cli("jump", "r1", "double", "--items", "3", "--output", "3")
     assert refused.returncode == 2
     assert "--items and --output do not go together" in refused.stderr
+
+
+SOUND = (
+    FLOW.replace("def total(", "def summed(")
+    .replace("report(total(load(n)))", 'report(doubled(summed.named("total")(load(n))))')
+    .replace("@workflow", "@node\ndef doubled(t: float) -> float:\n    return 2 * t\n\n@workflow")
+)
+
+
+@pytest.mark.parametrize("wish", [("jump", "r1", "total"), ("retry", "r1")])
+def test_a_run_goes_on_with_another_version(failed: Cli, wish: tuple[str, ...]):
+    failed.write("flow.py", SOUND)
+    assert failed("run", "flow.py", "-i", "n=2", "--run-id", "r2").returncode == 0
+
+    told = failed.json(*wish, "--version", "2", "--dry-run")
+    done = failed(*wish, "--version", "latest", "--reason", "mended")
+
+    assert told["runs"] == ["total", "doubled", "report"]
+    assert (told["kept"], told["given_up"]) == (["load"], None)
+    assert done.returncode == 0, done.stderr
+    assert printed(done.stdout) == ["total", "report"]
+    assert done.stdout.endswith("total 20.0\n")
+    assert "goes on on branch 2, with version 2" in failed("events", "r1").stdout
+    assert failed.json("show", "r1")["version"] == 2
+    for look in (("show", "r1"), ("show", "r1", "--at", "3"), ("diff", "r1"), ("branches", "r1")):
+        assert failed(*look).returncode == 0, look
+    assert failed("verify").returncode == 0
+    assert failed("doctor").returncode == 0
+
+
+def test_a_version_on_which_it_cannot_go_on_is_refused(failed: Cli):
+    failed.write("flow.py", SOUND.replace("def load(", "def fetch(").replace("load(n)", 'fetch.named("load")(n)'))
+    assert failed("run", "flow.py", "-i", "n=2", "--run-id", "r2").returncode == 0
+
+    refused = failed("jump", "r1", "total", "--version", "2")
+    unknown = failed("jump", "r1", "total", "--version", "7")
+
+    assert (refused.returncode, unknown.returncode) == (2, 2)
+    assert "load: its type changed" in refused.stderr
+    assert "7" in unknown.stderr
+    assert failed.json("show", "r1")["version"] == 1

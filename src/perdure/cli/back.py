@@ -36,6 +36,9 @@ MOST_ITEMS = 1_000_000
 MOST_DIGITS = 12
 
 reason_option = click.option("--reason", default="", metavar="TEXT", help="Why, for whoever looks at the run later.")
+version_option = click.option(
+    "--version", metavar="V",
+    help="Another version of the workflow that it follows from there on: its number, or an alias.")  # fmt: skip
 dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would run again, and do nothing.")
 
 
@@ -48,6 +51,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     inputs: Mapping[str, Any] = {}
     outputs: Any = msgspec.UNSET
     items: Sequence[int] | None = None
+    version: str | None = None
     reason: str = ""
 
 
@@ -83,22 +87,33 @@ def _is_number(text: str) -> bool:
 
 @click.command("retry")
 @click.argument("run", metavar="RUN")
+@version_option
 @reason_option
 @dry_run_option
 @imports_option
 @store_option
 @json_option
-def retry_command(run: str, reason: str, dry_run: bool, imports: Sequence[str], store: Place, as_json: bool) -> int:
+def retry_command(
+    run: str,
+    version: str | None,
+    reason: str,
+    dry_run: bool,
+    imports: Sequence[str],
+    store: Place,
+    as_json: bool,
+) -> int:
     """Go on with a run that has failed or was cancelled: what has failed or was stopped is tried again, and print its result.
 
     RUN is a run's id, or as much of its beginning as no other run has. What was completed stays and does not run again; of a
-    map, only items that are not done. The code is taken from where `perdure resume` takes it, as it is by now.
+    map, only items that are not done. The code is taken from where `perdure resume` takes it, as it is by now. With --version,
+    the run follows that version from here on; what stays has to be the same there.
 
     \b
       perdure retry 0198f2 --dry-run
+      perdure retry 0198f2 --version latest
       perdure retry 0198f2 --reason "the bucket is there by now"
     """
-    return _go_back(run, Change(reason=reason), imports, store, is_dry=dry_run, as_json=as_json)
+    return _go_back(run, Change(version=version, reason=reason), imports, store, is_dry=dry_run, as_json=as_json)
 
 
 @click.command("jump")
@@ -109,6 +124,7 @@ def retry_command(run: str, reason: str, dry_run: bool, imports: Sequence[str], 
     help="What the node is given instead: JSON, or a text. May be given several times.")  # fmt: skip
 @click.option("--output", metavar="JSON", help="What the node is to have returned: it does not run then.")
 @click.option("--items", metavar="ITEMS", help="Only these items of a map, from 0: 3,17 or 3-7.")
+@version_option
 @reason_option
 @dry_run_option
 @imports_option
@@ -120,6 +136,7 @@ def jump_command(
     pairs: Sequence[str],
     output: str | None,
     items: str | None,
+    version: str | None,
     reason: str,
     dry_run: bool,
     imports: Sequence[str],
@@ -130,13 +147,15 @@ def jump_command(
 
     The node and whatever depends on it run again, on a branch; all else stays as it is, and nothing is removed. A run that has
     ended moves again; what had failed or was stopped elsewhere in it is tried again. With --items, only these of a map run again,
-    and of maps over it; the results of all others are kept.
+    and of maps over it; the results of all others are kept. With --version, the run follows that version from here on: what
+    depends on the node is told by its graph, and what stays has to be the same there.
 
     \b
       perdure jump 0198f2 summarize --dry-run
       perdure jump 0198f2 summarize -i temperature=0.2
       perdure jump 0198f2 approve --output true
       perdure jump 0198f2 summarize --items 3,17-20
+      perdure jump 0198f2 summarize --version 2
     """
     if pairs and output is not None:
         raise click.UsageError("--input and --output do not go together: a node whose output is given does not run.")
@@ -145,8 +164,11 @@ def jump_command(
     chosen = None if items is None else read_items(items)
     require(store)
     with users_output(as_json=as_json):
-        value = msgspec.UNSET if output is None else asyncio.run(read_output(run, node, output, imports, store))
-    change = Change(node=node, inputs=dict(map(read_pair, pairs)), outputs=value, items=chosen, reason=reason)
+        value: Any = msgspec.UNSET
+        if output is not None:
+            value = asyncio.run(read_output(run, node, output, imports, store, version=version))
+    inputs = dict(map(read_pair, pairs))
+    change = Change(node=node, inputs=inputs, outputs=value, items=chosen, version=version, reason=reason)
     return _go_back(run, change, imports, store, is_dry=dry_run, as_json=as_json)
 
 
@@ -222,7 +244,7 @@ def branches_command(run: str, store: Place, as_json: bool) -> int:
 def _go_back(run: str, change: Change, imports: Sequence[str], place: Place, *, is_dry: bool, as_json: bool) -> int:
     require(place)
     with users_output(as_json=as_json):
-        run_id = asyncio.run(prepare(run, imports, place, reopens=True))
+        run_id = asyncio.run(prepare(run, imports, place, reopens=True, version=change.version))
         found = asyncio.run(_found(run_id, change, place, is_dry=is_dry, as_json=as_json))
     if isinstance(found, Preview):
         return _foretell(found, run_id, paper(), as_json=as_json)
@@ -242,13 +264,14 @@ async def _went_back(run_id: RunId, change: Change, place: Place, *, as_json: bo
         elif change.place is not None:
             await handle.restore(change.place, reason=change.reason)
         elif change.node is None:
-            await handle.retry(reason=change.reason)
+            await handle.retry(version=change.version, reason=change.reason)
         else:
             await handle.jump(
                 change.node,
                 inputs=change.inputs,
                 outputs=change.outputs,
                 items=change.items,
+                version=change.version,
                 reason=change.reason,
                 by=COMMAND_LINE,
             )
@@ -263,6 +286,7 @@ async def _preview(run_id: RunId, change: Change, place: Place) -> Preview:
             inputs=change.inputs,
             outputs=change.outputs,
             items=change.items,
+            version=change.version,
             branch=change.branch,
             place=change.place,
         )

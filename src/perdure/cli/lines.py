@@ -177,7 +177,8 @@ def _what_of_run(event: e.Event, at: int) -> str:
         case e.BranchCreated():
             return f"branched{_because(event.reason)}{_begin_again(event)}"
         case e.BranchActivated():
-            return f"goes on on branch {event.branch_id}"
+            follows = "" if event.version is None else f", with version {event.version}"
+            return f"goes on on branch {event.branch_id}{follows}"
         case e.VersionResolved():
             return f"follows version {event.version}, as {plain(event.alias)} says"
         case e.CheckpointSaved():

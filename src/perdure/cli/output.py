@@ -11,6 +11,7 @@ import msgspec
 
 from perdure.cli.options import Place
 from perdure.cli.program import load_types_of
+from perdure.cli.saved import on_version
 from perdure.cli.stores import opened
 from perdure.cli.words import plain
 from perdure.engine.inputs import words_for
@@ -23,7 +24,9 @@ from perdure.graph.model import DEFAULT_OUTPUT, Graph
 from perdure.journal.states import RunState
 
 
-async def read_output(run: str, node: str, text: str, imports: Iterable[str], place: Place) -> Any:
+async def read_output(
+    run: str, node: str, text: str, imports: Iterable[str], place: Place, *, version: str | None = None
+) -> Any:
     """Return what a JSON text stands for as the node's body would have returned it: a model, an enum, several outputs.
 
     Where the node's code is not at hand, it is what JSON has for it, and standard error says so.
@@ -31,7 +34,10 @@ async def read_output(run: str, node: str, text: str, imports: Iterable[str], pl
     value = _parsed(text)
     async with opened(place) as store:
         state = (await load_run(store, await find_run(store, run))).run
-        graph = await load_graph(store, state)
+        if version is None:
+            graph = await load_graph(store, state)
+        else:
+            state, graph = await on_version(state, version, store)
     if value is None or graph is None or node not in {known.id for known in graph.nodes}:
         return value  # whoever is told of it says what is wrong
     node_type = _type_of(node, state, graph, imports)

@@ -27,7 +27,7 @@ from perdure.cli.plainly import Lines, Silence, say
 from perdure.cli.program import Program, load_program, load_types_of, require_valid
 from perdure.cli.results import exit_of, final_word, next_steps, outcome
 from perdure.cli.running import drive, exit_after
-from perdure.cli.saved import is_saved, load_saved
+from perdure.cli.saved import is_saved, load_saved, on_version
 from perdure.cli.stores import opened, require
 from perdure.cli.terminal import Paper, paper
 from perdure.cli.waits import NOTHING, Awaited, what_is_awaited
@@ -214,12 +214,18 @@ async def _start(wish: Wish, place: Place, *, stay: bool, as_json: bool) -> Ende
         return await attend(engine, run.run_id, place, before, as_json=as_json, known=known, stay=stay)
 
 
-async def prepare(text: str, imports: Sequence[str], place: Place, *, reopens: bool = False) -> RunId:
-    """Find the run and load the code of its nodes, before anything is driven; with `reopens`, also of one that has ended."""
+async def prepare(
+    text: str, imports: Sequence[str], place: Place, *, reopens: bool = False, version: str | None = None
+) -> RunId:
+    """Find the run and load the code of its nodes, before anything is driven; with `reopens`, also of one that has ended. With a
+    `version`, the code is that of the version which it is to follow."""
     async with opened(place) as store:
         run_id = await find_run(store, text)
         run = (await load_run(store, run_id)).run
-        graph = await load_graph(store, run)
+        if version is None:
+            graph = await load_graph(store, run)
+        else:
+            run, graph = await on_version(run, version, store)
     if run.status not in TERMINAL or reopens:
         if graph is None:
             run, graph = await _with_another_version(run, place)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
+
 from perdure.cli.options import Place
 from perdure.cli.program import load_types_for
 from perdure.cli.stores import opened
@@ -14,6 +16,8 @@ from perdure.graph.aliases import Reference, parse_reference
 from perdure.graph.forms import graph_from_json
 from perdure.graph.model import Graph
 from perdure.ids import RunId
+from perdure.journal.states import RunState
+from perdure.store.base import Store
 
 
 def is_saved(target: str) -> bool:
@@ -39,6 +43,18 @@ async def load_saved(target: str, run_id: str, imports: Iterable[str], place: Pl
     graph = graph_from_json(saved.graph)
     load_types_for(run_id, saved, graph, imports)
     return graph
+
+
+async def on_version(run: RunState, version: str, store: Store) -> tuple[RunState, Graph]:
+    """Return a run as if it followed a version of its workflow, by its number or an alias, and the graph of that.
+
+    Raises VersionNotFound or AliasNotFound if there is none.
+    """
+    number, _ = await resolve(_reference(f"{run.workflow}@{version}"), run.run_id, store)
+    saved = await store.load_version(run.workflow, number)
+    if saved is None:
+        raise VersionNotFound(run.workflow, number)
+    return msgspec.structs.replace(run, version=number, source=saved.source), graph_from_json(saved.graph)
 
 
 def _reference(target: str) -> Reference:

@@ -7,7 +7,6 @@ does, and the other finds nothing left to do.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,9 +18,10 @@ from perdure.engine.absence import missing
 from perdure.engine.committer import Committer
 from perdure.engine.dumping import dump_of, generators_of, readable_graph
 from perdure.engine.leases import is_gone
+from perdure.engine.offering import Offer
 from perdure.engine.pending import Pending
 from perdure.engine.tenure import branch_rows, numbered, steps_on_branch
-from perdure.errors import JournalError, RunDamaged, StoreError
+from perdure.errors import JournalError, RunDamaged
 from perdure.graph.declare import NodeType
 from perdure.graph.model import Graph
 from perdure.graph.plan import Plan, compile_plan
@@ -34,7 +34,7 @@ from perdure.journal.mending import Treatment
 from perdure.journal.states import RunState, RunStatus
 from perdure.store.base import Store
 from perdure.store.shapes import RunDump, StoredRun
-from perdure.store.transitions import Claim, Committed, Outcome, Rejected, Transition
+from perdure.store.transitions import Claim, Committed, Rejected, Transition
 
 log = logging.getLogger("perdure.doctor")
 
@@ -255,7 +255,7 @@ class Doctor(Examiner):
             transition = self._transition(examined, treatment, row)
         except JournalError as error:
             raise RunDamaged(row.run_id, [f"{treatment.reason}; it cannot be repaired: {error}"]) from error
-        outcome = await _Offer(transition).committed_by(self._committer)
+        outcome = await Offer(transition).committed_by(self._committer)
         if isinstance(outcome, Rejected):
             raise RunDamaged(row.run_id, [f"{treatment.reason}; the store refuses the repair: {outcome.problem}"])
         if not isinstance(outcome, Committed):
@@ -314,29 +314,3 @@ class _Examined(msgspec.Struct, frozen=True, kw_only=True):
     plan: Plan | None
     dead: EngineId | None
     """The run's owner, if that is known to be gone."""
-
-
-class _Offer:
-    """A single transition on its way through the one door."""
-
-    def __init__(self, transition: Transition) -> None:
-        self._transition: Transition | None = transition
-        self._answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-
-    async def committed_by(self, committer: Committer) -> Outcome:
-        committer.submit(self)
-        return await asyncio.shield(self._answer)
-
-    @property
-    def is_gone(self) -> bool:
-        return False
-
-    def next_transition(self) -> Transition | None:
-        transition, self._transition = self._transition, None
-        return transition
-
-    def committed(self, transition: Transition, outcome: Outcome) -> None:
-        self._answer.set_result(outcome)
-
-    def storage_failed(self, error: StoreError) -> None:
-        self._answer.set_exception(error)

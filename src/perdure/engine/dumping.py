@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from perdure.errors import GraphError
 from perdure.graph.forms import graph_from_json
 from perdure.graph.model import Graph
-from perdure.graph.plan import compile_plan
+from perdure.graph.plan import Plan, compile_plan
 from perdure.graph.writing import content_hash
 from perdure.ids import NodeId
 from perdure.journal import events as e
 from perdure.journal.dump import Dump, KeptEntries
-from perdure.store.shapes import RunDump
+from perdure.store.base import Store
+from perdure.store.shapes import RunDump, WorkflowVersion
 from perdure.store.transitions import ItemRow
 
 
@@ -35,24 +38,70 @@ def dump_of(stored: RunDump, lost_blobs: Sequence[str] = (), unused_blobs: Seque
         plan=None
         if graph is None
         else compile_plan(graph, {}, generators=generators_of(stored) | _sources(stored, graph)),
+        earlier=_earlier(stored),
         kept=tuple(_kept(row) for row in stored.items),
         lost_blobs=tuple(lost_blobs),
         unused_blobs=tuple(unused_blobs),
     )
 
 
-def generators_of(stored: RunDump) -> set[NodeId]:
-    """Return the nodes that are generators, as the log tells: their types may not be here."""
-    generators: set[NodeId] = set()
+async def with_earlier(stored: RunDump, store: Store) -> RunDump:
+    """Return what is stored about a run together with the versions that it has followed before."""
+    run, told = stored.stored.run, dict[tuple[int, str], None]()
     for entry in stored.events:
         match entry.event:
-            case e.NodeStarted(node_id=node_id, generates=True):
-                generators.add(node_id)
-            case e.BranchCreated(items=items):
-                generators.update(node_id for node_id, kept in items.items() if kept.generates)
+            case e.RunCreated(version=version, graph_hash=graph_hash):
+                told[version, graph_hash] = None
+            case e.BranchActivated(version=int(version), graph_hash=graph_hash):
+                told[version, graph_hash] = None
             case _:
                 pass
-    return generators
+    found: list[WorkflowVersion] = []
+    for version, graph_hash in told if len(told) > 1 else ():
+        saved = None if graph_hash == run.graph_hash else await store.load_version(run.workflow, version)
+        if saved is not None and saved.graph_hash == graph_hash:
+            found.append(saved)
+    return msgspec.structs.replace(stored, earlier=tuple(found))
+
+
+def generators_of(stored: RunDump) -> set[NodeId]:
+    """Return the nodes that are generators in what a run follows, as the log tells: their types may not be here."""
+    return _generators(stored)[1]
+
+
+def _generators(stored: RunDump) -> tuple[dict[str, set[NodeId]], set[NodeId]]:
+    """Return the nodes that are generators, by the hash of what the run followed then, and in the end. A node that begins again
+    on another version may be something else there."""
+    by_hash: dict[str, set[NodeId]] = {}
+    now: set[NodeId] = set()
+    dropped: tuple[NodeId, ...] = ()
+    for entry in stored.events:
+        match entry.event:
+            case e.RunCreated(graph_hash=graph_hash):
+                now = by_hash.setdefault(graph_hash, set())
+            case e.NodeStarted(node_id=node_id, generates=True):
+                now.add(node_id)
+            case e.BranchCreated(items=items):
+                now.update(node_id for node_id, kept in items.items() if kept.generates)
+                dropped = entry.event.dropped
+            case e.BranchActivated(version=int(), graph_hash=graph_hash):
+                kept_on = now.difference(dropped)
+                now = by_hash.setdefault(graph_hash, set())
+                now |= kept_on
+            case _:
+                pass
+    return by_hash, now
+
+
+def _earlier(stored: RunDump) -> dict[str, Plan]:
+    by_hash = _generators(stored)[0] if stored.earlier else {}
+    found: dict[str, Plan] = {}
+    for version in stored.earlier:
+        graph = readable_graph(version.graph)
+        if graph is not None and content_hash(graph) == version.graph_hash:
+            generators = by_hash.get(version.graph_hash, set())
+            found[version.graph_hash] = compile_plan(graph, {}, generators=generators)
+    return found
 
 
 def _sources(stored: RunDump, graph: Graph) -> set[NodeId]:

@@ -11,6 +11,8 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, get_args
 
+from msgspec.structs import replace
+
 from perdure.clock import Clock, SystemClock
 from perdure.dispatch.base import Dispatch
 from perdure.dispatch.opening import open_dispatch
@@ -53,6 +55,7 @@ from perdure.engine.secrets import environment_secret
 from perdure.engine.settings import EngineSettings
 from perdure.engine.slots import Slots
 from perdure.engine.starting import begin, checked_run_id, creation, differences, run_settings
+from perdure.engine.switching import Switcher, wanted_switch
 from perdure.engine.tags import checked_tags
 from perdure.engine.telling import Telling, chosen_statuses
 from perdure.engine.trail import Trail
@@ -73,7 +76,7 @@ from perdure.errors import (
 )
 from perdure.graph.declare import Workflow, declared_workflows
 from perdure.graph.model import Graph
-from perdure.ids import DEFAULT_PROJECT, Chance, EngineId, NodeId, RunId, SystemChance
+from perdure.ids import DEFAULT_PROJECT, Chance, EngineId, NodeId, RunId, Seq, SystemChance
 from perdure.journal import events as e
 from perdure.journal.forking import Taken
 from perdure.journal.states import MOVING, SETTLED, WAITING, RunState
@@ -402,6 +405,8 @@ class Engine(Keeping, Retention, Telling, Versions):
         if run.status not in MOVING and not is_woken(stored, self.clock.now_micros()):
             self._no_longer_ours(chosen)
             return None
+        if (switched := await self._switched(stored)) is not None:
+            return await self.adopt(run_id, probation=probation) if switched else None
         if is_due(run, self.clock.now_micros()):
             stored = await answered_in_time(stored, self._store, at=self.clock.now_micros())
             run = stored.run
@@ -537,6 +542,17 @@ class Engine(Keeping, Retention, Telling, Versions):
         await self._until_joined()
         await self._doctor.require_healthy(stored.run.run_id)
         return await self._store.load_run(stored.run.run_id) or stored
+
+    async def _switched(self, stored: StoredRun) -> bool | None:
+        """Have a run follow another version, if somebody wishes it: see `Switcher.switched`."""
+        if wanted_switch(stored) is None:
+            return None
+        await self._until_joined()
+        switched = await self._switcher.switched(stored)
+        if switched:
+            self._not_readable.pop(stored.run.run_id, None)
+            self.hub.changed(stored.run.run_id)
+        return switched
 
     async def write_trail(self, seconds: float) -> None:
         """Have the events written that wait on the side, as far as that can be done within some time."""
@@ -679,6 +695,13 @@ class Engine(Keeping, Retention, Telling, Versions):
             self.chance,
             engine_id=lambda: self._membership.engine_id,
             drives=lambda run_id: run_id in self._drivers,
+        )
+        self._switcher = Switcher(
+            self._catalogue,
+            self.clock,
+            self._machinery.committer,
+            self.chance,
+            engine_id=lambda: self._membership.engine_id,
         )
         self._listening = Listening(
             self._store,
@@ -847,12 +870,21 @@ class Engine(Keeping, Retention, Telling, Versions):
 
     async def _require_same(self, run: Run[Any], created: e.RunCreated) -> None:
         """A run with this id is there: it must have been started in the same way."""
-        there = await run.state()
+        there = await self._as_begun(await run.state(), created)
         differing = [what async for what in differences(there, created, self.values)]
         if created.forked_from is not None and await run.forked_from() != created.forked_from:
             differing.append("the run or the place from which it was forked")
         if differing:
             raise RunIdTaken(run.run_id, differing)
+
+    async def _as_begun(self, there: RunState, created: e.RunCreated) -> RunState:
+        """Return a run with the version from which it was started, if that is the one in question: it may follow another now."""
+        if there.graph_hash == created.graph_hash or there.audit is not None:
+            return there
+        for entry in await self.store.load_events(there.run_id, after=Seq(0), limit=1):
+            if isinstance(entry.event, e.RunCreated) and entry.event.graph_hash == created.graph_hash:
+                return replace(there, version=entry.event.version, graph_hash=created.graph_hash)
+        return there
 
     async def _news_elsewhere(self, changed: asyncio.Event) -> None:
         """Other processes' changes are heard by `Listening`; this only bounds the wait."""

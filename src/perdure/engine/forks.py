@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from perdure.engine.catalogue import Prepared
-from perdure.engine.continuing import Continuing
 from perdure.engine.inputs import check_inputs, stream_inputs
 from perdure.engine.past import stored_at
 from perdure.engine.restores import Restores
 from perdure.engine.starting import checked_run_id, creation
-from perdure.errors import RunNotFound, TypesMissing
+from perdure.errors import CannotContinue, RunNotFound, TypesMissing
 from perdure.graph.declare import declared_workflows
+from perdure.graph.writing import content_hash
 from perdure.ids import RunId, Seq
 from perdure.journal.compatible import differing_nodes
 from perdure.journal.events import Encoded, Origin, RunCreated
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from perdure.engine.run import Run
 
 
-class Forks(Restores, Continuing):
+class Forks(Restores):
     """The side of a run from which others are forked."""
 
     async def fork(
@@ -48,8 +48,9 @@ class Forks(Restores, Continuing):
         `version` of the workflow, neither are nodes that differ there, and what depends on them. It has the settings of this one.
         Idempotent by `run_id`, as `engine.start` is: a run of that id that was begun otherwise raises RunIdTaken.
 
-        Raises WrongInputs, PlaceNotFound, VersionNotFound, TypesMissing if code of nodes is not here, BlobMissing if a value that
-        it would take over is gone, and LogNotWhole for a place of a run with `journal="audit"`.
+        Raises WrongInputs, PlaceNotFound, VersionNotFound, CannotContinue if what the run followed at that place is not there,
+        TypesMissing if code of nodes is not here, BlobMissing if a value that it would take over is gone, and LogNotWhole for a
+        place of a run with `journal="audit"`.
         """
         chosen = checked_run_id(self._engine.chance.new_id() if run_id is None else run_id)
         place = await self._place_of(chosen) if at is None and run_id is not None else at
@@ -59,9 +60,13 @@ class Forks(Restores, Continuing):
             raise TypesMissing(self.run_id, prepared.missing.types, workflows=prepared.missing.workflows)
         created, blobs = await self._created(stored.run, prepared, inputs or {})
         changed = [name for name, value in created.inputs.items() if stored.run.inputs.get(name) != value]
+        own = await self._engine.prepared(stored.run)
+        if place is not None and content_hash(own.graph) != stored.run.graph_hash:
+            reasons = [f"version {stored.run.version} is not what the run has followed there"]
+            raise CannotContinue(self.run_id, stored.run.workflow, prepared.version.version, reasons)
         known = [found for found in stored.nodes if found.node_id in prepared.plan.nodes]
         source = Projection(stored.run, known, given=stored.given)
-        others = differing_nodes(source, (await self._engine.prepared(stored.run)).plan, prepared.plan)
+        others = differing_nodes(source, own.plan, prepared.plan)
         taken = taken_over(source, prepared.plan, changed, others)
         blobs += await self._shared(taken, created.inputs.values())
         now = self._engine.clock.now_micros()

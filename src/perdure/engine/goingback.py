@@ -39,6 +39,9 @@ class Back(msgspec.Struct, frozen=True, kw_only=True):
     outputs: dict[str, str] | None = None
     items: tuple[int, ...] = ()
     """The items of the node that begin again, in order; none if all of it does."""
+    version: int | None = None
+    """The version with which the run goes on, if that is another one; and what that says, wherever the wish is read."""
+    graph_hash: str = ""
     blobs: tuple[BlobUse, ...] = ()
     reason: str = ""
     by: str = ""
@@ -57,19 +60,25 @@ class Back(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def has_to_be_loaded(command: Command, driver: Driver) -> bool:
-    """Whether whoever takes the run up next does what a command says, who reads what is needed for that before."""
+    """Whether whoever takes the run up next does what a command says, who reads what is needed for that before, or has the run
+    follow another version."""
     is_of_items = command.kind == JUMP and bool(command.payload.get("items"))
     rests = driver.projection.run.status not in MOVING
     is_loaded = command.command_id in driver.reopenings or command.command_id in driver.returnings
-    return (is_of_items or command.kind == RESTORE) and rests and not is_loaded
+    return (is_of_items or is_switch(command) or command.kind == RESTORE) and rests and not is_loaded
+
+
+def is_switch(command: Command) -> bool:
+    """Whether a command has a run follow another version."""
+    return command.kind in (RETRY, JUMP) and command.payload.get("version") is not None
 
 
 def obey_going_back(command: Command, driver: Driver, *, at: int) -> bool:
     """Have the run go on on a branch. False if it cannot by now."""
     back = msgspec.convert(command.payload, Back)
     decider = driver.decider
-    if back.branch not in (0, driver.projection.run.branch_id):
-        return False
+    if back.branch not in (0, driver.projection.run.branch_id) or back.version is not None:
+        return False  # another version is taken before the run is driven, or not at all
     if command.kind == RESTORE:
         return _restore(command, back, driver, at)
     if command.kind == RETRY:
@@ -103,7 +112,7 @@ def obey_going_back(command: Command, driver: Driver, *, at: int) -> bool:
 def _restore(command: Command, back: Back, driver: Driver, at: int) -> bool:
     """Go back to a place, of which whoever took up the run has read what it was. A run that moves does not."""
     returning = driver.returnings.get(command.command_id)
-    now = driver.projection.run.status
+    now = driver.projection.run
     if returning is None or why_not_back(returning.past, driver.decider.plan, now) is not None:
         return False
     driver.spent_seconds = 0.0

@@ -15,7 +15,7 @@ from perdure.clock import SystemClock, from_micros
 from perdure.engine.absence import missing
 from perdure.engine.archives import find_archived
 from perdure.engine.checkpoints import Checkpoint, checkpoint_of
-from perdure.engine.dumping import readable_graph
+from perdure.engine.dumping import readable_graph, with_earlier
 from perdure.engine.engine import Engine
 from perdure.engine.following import last_events
 from perdure.engine.leases import is_gone
@@ -325,7 +325,7 @@ async def _verify(store: Store, blobs: BlobStore, run_id: RunId) -> list[Violati
         return [Violation(invariant="I4", problem=f"a row of the run cannot be read: {error}")]
     if stored is None:
         raise await missing(store, run_id)
-    return verify_dump(stored, lost_blobs=await _lost_blobs(blobs, stored.blobs))
+    return verify_dump(await with_earlier(stored, store), lost_blobs=await _lost_blobs(blobs, stored.blobs))
 
 
 async def _lost_blobs(blobs: BlobStore, used: Sequence[BlobUse]) -> list[str]:

@@ -57,7 +57,8 @@ async def _was_on(store: Store, run_id: RunId, branch: BranchState) -> bool:
     if branch.parent is None:
         return True
     after = await store.load_events(run_id, after=branch.seq, limit=1)
-    return bool(after) and after[0].event == BranchActivated(branch_id=branch.branch_id)
+    event = after[0].event if after else None
+    return isinstance(event, BranchActivated) and event.branch_id == branch.branch_id
 
 
 async def _with_log(store: Store, run_id: RunId) -> RunState:

@@ -10,7 +10,7 @@ import msgspec
 
 from perdure.engine.apart import taken_apart
 from perdure.engine.entries import Entry, entries_of, rows_of
-from perdure.engine.goingback import JUMP, Back
+from perdure.engine.goingback import JUMP, Back, is_switch
 from perdure.engine.past import EVENTS_PER_PAGE
 from perdure.engine.values import Values
 from perdure.errors import BlobDamaged, BlobMissing, CannotGoBack, JournalError
@@ -58,6 +58,9 @@ async def load_reopenings(
     claims the run as it was loaded can rely on it: nobody has changed anything meanwhile."""
     found: dict[CommandId, Reopening | None] = {}
     for command in stored.commands if stored.run.status not in MOVING else ():
+        if is_switch(command):  # it could not be, or it would be done
+            found[command.command_id] = None
+            continue
         if command.kind != JUMP or not (back := msgspec.convert(command.payload, Back)).items:
             continue
         found[command.command_id] = None

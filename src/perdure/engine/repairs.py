@@ -14,18 +14,24 @@ from perdure.clock import from_micros
 from perdure.dispatch.failure import storable
 from perdure.engine.catalogue import Prepared
 from perdure.engine.checkpoints import Checkpoints
+from perdure.engine.choosing import resolve
 from perdure.engine.concluding import conclude_for
+from perdure.engine.continuing import Continuing
 from perdure.engine.goingback import JUMP, RETRY, Back
 from perdure.engine.inputs import fitted
 from perdure.engine.past import difference, end_of_branch, stored_at
 from perdure.engine.reopening import decider_of, load_reopening
-from perdure.errors import CannotGoBack, GoingBackPending, ValuesDeleted, WrongInputs
+from perdure.errors import CannotContinue, CannotGoBack, GoingBackPending, ValuesDeleted, WrongInputs
+from perdure.graph.aliases import parse_reference
 from perdure.graph.handles import Handle
+from perdure.graph.validate import validate
+from perdure.graph.writing import content_hash
 from perdure.ids import BranchId, CommandId, NodeId, Seq
 from perdure.journal.compare import Difference
 from perdure.journal.flow import is_item_of, positions_in
-from perdure.journal.repairing import Cone
-from perdure.journal.states import BranchState, WaitKind, WaitState
+from perdure.journal.repairing import Change, Cone
+from perdure.journal.states import BranchState, RunState, WaitKind, WaitState
+from perdure.journal.switching import SwitchOutlook, why_not_switched
 from perdure.journal.truth import by_handle
 from perdure.store.shapes import Command, StoredRun
 from perdure.store.transitions import BlobUse
@@ -70,27 +76,37 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     """Of nodes of which only some items would run: their positions. Those of a node that had not done them all run besides."""
 
 
-class Repairs(Checkpoints):
+class Repairs(Checkpoints, Continuing):
     """The side of a run that can go back."""
 
     async def retry(
-        self, *, reason: str = "", timeout: float | timedelta = PATIENCE, command_id: str | None = None
+        self,
+        *,
+        version: int | str | None = None,
+        reason: str = "",
+        timeout: float | timedelta = PATIENCE,
+        command_id: str | None = None,
     ) -> BranchId:
         """Go on with a run that has failed or was cancelled: what has failed or was stopped is tried again, with all that it had
         recorded and under the same keys; what was completed stays. Return the branch on which it goes on.
 
-        Raises CannotGoBack if there is nothing to try again. If nobody has taken the wish up in time, raises GoingBackPending:
-        it is kept, and will be.
+        With a `version` of the workflow, by its number or an alias, the run follows that one from here on. What has failed or was
+        stopped and is something else there begins again; what stays has to be the same there.
+
+        Raises CannotGoBack if there is nothing to try again, and CannotContinue, with all reasons, if the run cannot go on on the
+        version. If nobody has taken the wish up in time, raises GoingBackPending: it is kept, and will be.
         """
         stored = await self.load()
         if (known := await self._asked_before(command_id)) is not None:
             return known
-        if not decider_of(stored, (await self._engine.prepared(stored.run)).plan).may_retry:
+        prepared, back = await self._on_version(stored, version, Back(branch=stored.run.branch_id))
+        if not decider_of(stored, prepared.plan).may_retry:
             raise CannotGoBack(
                 self.run_id, f"it is {stored.run.status.value}, and nothing of it has failed or was stopped"
             )
-        back = Back(reason=storable(reason), branch=stored.run.branch_id)
-        return await self._go_back(RETRY, back, timeout, command_id)
+        if back.version is not None:
+            await self._require_switch(stored, prepared, None)
+        return await self._go_back(RETRY, msgspec.structs.replace(back, reason=storable(reason)), timeout, command_id)
 
     async def jump(
         self,
@@ -100,6 +116,7 @@ class Repairs(Checkpoints):
         data: Mapping[str, Any] | None = None,
         outputs: Any = msgspec.UNSET,
         items: Iterable[int] | None = None,
+        version: int | str | None = None,
         reason: str = "",
         by: str = "",
         timeout: float | timedelta = PATIENCE,
@@ -115,13 +132,21 @@ class Repairs(Checkpoints):
         With `items`, only these of a node that is mapped begin again, by their positions from 0, and so do they of nodes that are
         mapped over it item by item; the results of all others are kept. The run must rest.
 
+        With a `version` of the workflow, by its number or an alias, the run follows that one from here on. What depends on the
+        node is told by its graph; nodes that are new there run, and nodes that it does not have are left. Whatever stays has to
+        be the same there. The run must rest.
+
         Raises CannotGoBack if there is no such node or it must not be repeated, WrongInputs if it does not take what it is to
-        be given, and GoingBackPending as `retry` does.
+        be given, CannotContinue, with all reasons, if the run cannot go on on the version, and GoingBackPending as `retry` does.
         """
-        stored, prepared, back = await self._back_to(node, inputs, data, outputs, items=items, reason=reason, by=by)
+        stored, prepared, back = await self._back_to(
+            node, inputs, data, outputs, items=items, version=version, reason=reason, by=by
+        )
         if (known := await self._asked_before(command_id)) is not None:
             return known
-        if (problem := await self._why_not(stored, prepared, back)) is not None:
+        if back.version is not None:
+            await self._require_switch(stored, prepared, back.change)
+        elif (problem := await self._why_not(stored, prepared, back)) is not None:
             raise CannotGoBack(self.run_id, problem)
         return await self._go_back(JUMP, back, timeout, command_id)
 
@@ -133,19 +158,24 @@ class Repairs(Checkpoints):
         data: Mapping[str, Any] | None = None,
         outputs: Any = msgspec.UNSET,
         items: Iterable[int] | None = None,
+        version: int | str | None = None,
     ) -> Preview:
         """Return what `jump` would do, or without a node what `retry` would do, and do nothing."""
         if node is None:
             stored = await self.load()
-            decider = decider_of(stored, (await self._engine.prepared(stored.run)).plan)
+            prepared, back = await self._on_version(stored, version, Back())
+            decider = decider_of(stored, prepared.plan)
             cone, problem = decider.cone_of_retry(), None
             if not decider.may_retry:
                 problem = "nothing has failed or was stopped"
         else:
-            stored, prepared, back = await self._back_to(node, inputs, data, outputs, items=items)
+            stored, prepared, back = await self._back_to(node, inputs, data, outputs, items=items, version=version)
             decider = decider_of(stored, prepared.plan)
-            problem = await self._why_not(stored, prepared, back)
+            problem = None if back.version is not None else await self._why_not(stored, prepared, back)
             cone = decider.cone_of_jump(back.change)
+        if back.version is not None:
+            cone, problems = await self._outlook_of_switch(stored, prepared, None if node is None else back.change)
+            problem = problem or why_not_switched(stored.run.status) or "; ".join(problems) or None
         replaced = node if outputs is not msgspec.UNSET else None
         again = frozenset((*cone.dropped, *cone.retried)) - {replaced}
         stays = frozenset(found.node_id for found in stored.nodes if found.ended_at is not None) - again
@@ -192,11 +222,16 @@ class Repairs(Checkpoints):
         outputs: Any,
         *,
         items: Iterable[int] | None = None,
+        version: int | str | None = None,
         reason: str = "",
         by: str = "",
     ) -> tuple[StoredRun, Prepared, Back]:
         stored = await self.load()
-        prepared = await self._engine.prepared(stored.run)
+        prepared, back = await self._on_version(stored, version, Back(branch=stored.run.branch_id))
+        if back.version is not None and items is not None:
+            raise CannotGoBack(
+                self.run_id, "items are chosen of the version that it follows: go back to the whole node"
+            )
         if node not in prepared.plan.nodes:
             raise CannotGoBack(self.run_id, f"there is no node {node!r} in its graph: {_some(prepared)}")
         wished = {**(data or {}), **(inputs or {})}
@@ -212,9 +247,9 @@ class Repairs(Checkpoints):
             values, more = await conclude_for(outputs, chosen, prepared.plan, self._engine.values)
             concluded = {name: bytes(value).decode() for name, value in values.items()}
             blobs += more
-        back = Back(
+        back = msgspec.structs.replace(
+            back,
             node_id=node,
-            branch=stored.run.branch_id,
             given=given,
             outputs=concluded,
             items=positions,
@@ -223,6 +258,41 @@ class Repairs(Checkpoints):
             by=storable(by),
         )
         return stored, prepared, back
+
+    async def _on_version(self, stored: StoredRun, version: int | str | None, back: Back) -> tuple[Prepared, Back]:
+        """Return what the run is to follow, and the wish with that, if it is another version than so far."""
+        run = stored.run
+        number = None if version is None else await self._number_of(run, version)
+        if number is None or number == run.version:
+            return await self._engine.prepared(run), back
+        if run.audit is not None:
+            problem = "its log is written on the side (journal='audit'), so that nobody could tell what it has followed"
+            raise CannotGoBack(self.run_id, f"{problem}: fork it with the other version")
+        other = await self._prepared_on(run, number)
+        return other, msgspec.structs.replace(back, version=number, graph_hash=content_hash(other.graph))
+
+    async def _number_of(self, run: RunState, version: int | str) -> int:
+        if isinstance(version, int):
+            return version
+        number, _ = await resolve(parse_reference(f"{run.workflow}@{version}"), self.run_id, self._engine.store)
+        return number
+
+    async def _outlook_of_switch(self, stored: StoredRun, other: Prepared, change: Change | None) -> SwitchOutlook:
+        """Return what would begin again on another version, and all that stands in the way. Where code is not here, whoever takes
+        the run up says what must not be repeated."""
+        followed = await self._own_plan(stored.run)
+        if followed is None:
+            return SwitchOutlook(Cone(), (f"version {stored.run.version}, which it follows, is not in the store",))
+        number, types = other.version.version, {node.type for node in other.graph.nodes}
+        return decider_of(stored, other.plan).outlook_of_switch(change, followed, version=number, types=types)
+
+    async def _require_switch(self, stored: StoredRun, other: Prepared, change: Change | None) -> None:
+        if (problem := why_not_switched(stored.run.status)) is not None:
+            raise CannotGoBack(self.run_id, problem)
+        _, problems = await self._outlook_of_switch(stored, other, change)
+        faults = () if other.missing else validate(other.graph, other.types)
+        if reasons := (*problems, *map(str, faults)):
+            raise CannotContinue(self.run_id, stored.run.workflow, other.version.version, reasons)
 
     async def _why_not(self, stored: StoredRun, prepared: Prepared, back: Back) -> str | None:
         """Return why a run cannot go back so; None if it can."""

@@ -80,13 +80,14 @@ class Restores(Repairs):
         data: Mapping[str, Any] | None = None,
         outputs: Any = msgspec.UNSET,
         items: Iterable[int] | None = None,
+        version: int | str | None = None,
         branch: int | None = None,
         place: str | int | None = None,
     ) -> Preview:
         """Return what `jump` would do, with a `branch` what `promote` would do, with a `place` what `restore` would do, and
         without any of these what `retry` would do; and do nothing."""
         if branch is None and place is None:
-            return await super().preview(node, inputs=inputs, data=data, outputs=outputs, items=items)
+            return await super().preview(node, inputs=inputs, data=data, outputs=outputs, items=items, version=version)
         stored = await self.load()
         if branch is not None:
             seq = await self._end_of(branch, stored)
@@ -106,7 +107,7 @@ class Restores(Repairs):
     ) -> BranchId:
         plan = (await self._engine.prepared(stored.run)).plan
         past = await load_past(self._engine.store, self.run_id, Seq(back.seq))
-        if (problem := why_not_back(past, plan, stored.run.status)) is not None:
+        if (problem := why_not_back(past, plan, stored.run)) is not None:
             raise CannotGoBack(self.run_id, problem)
         return await self._go_back(RESTORE, back, timeout, command_id)
 
@@ -126,7 +127,7 @@ def _preview(stored: StoredRun, past: Past, plan: Plan) -> Preview:
         kept=tuple(name for name in plan.nodes if name in stays),
         asks=tuple(name for name in runs if name in asked),
         in_doubt=doubted,
-        given_up=why_not_back(past, plan, stored.run.status),
+        given_up=why_not_back(past, plan, stored.run),
     )
 
 

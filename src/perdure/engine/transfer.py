@@ -56,7 +56,7 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True):
                 return replace(event, project_id=self.project_id, version=self._version(event.version))
             case e.VersionResolved():
                 return replace(event, version=self._version(event.version))
-            case e.RunRecovered(version=int(version)):
+            case e.RunRecovered(version=int(version)) | e.BranchActivated(version=int(version)):
                 return replace(event, version=self._version(version))
             case e.InteractionRequested() | e.InteractionResponded():
                 return replace(event, interaction_id=self._key(event.interaction_id))

@@ -68,18 +68,25 @@ class Compatibility(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compatibility(
-    projection: Projection, one: Plan | None, other: Plan, *, version: int, types: Collection[str]
+    projection: Projection,
+    one: Plan | None,
+    other: Plan,
+    *,
+    version: int,
+    types: Collection[str],
+    begins: Collection[NodeId] = (),
 ) -> Compatibility:
     """Say whether a run that follows `one` can go on on `other`, which is that version. `types` are the node types that are
-    known: of others nobody can say whether they may run twice.
+    known: of others nobody can say whether they may run twice. `begins` are nodes that are to begin again although they may be
+    the same.
 
     If nobody knows what the run has followed (`one` is None), it can go on only if all that has happened could have happened on
     `other`, and nothing has to happen again. If `other` says the same as what it has followed, that is known.
     """
     if one is None and content_hash(other.graph) == projection.run.graph_hash:
         one = other
-    found = _outlooks(projection, one, other, types) if one is not None else _guesses(projection, other, types)
     run = projection.run
+    found = _outlooks(projection, one, other, types, begins) if one is not None else _guesses(projection, other, types)
     return Compatibility(
         workflow=run.workflow,
         version=run.version,
@@ -89,8 +96,10 @@ def compatibility(
     )
 
 
-def _outlooks(projection: Projection, one: Plan, other: Plan, types: Collection[str]) -> Iterator[NodeOutlook]:
-    causes = differing_nodes(projection, one, other)
+def _outlooks(
+    projection: Projection, one: Plan, other: Plan, types: Collection[str], begins: Collection[NodeId]
+) -> Iterator[NodeOutlook]:
+    causes = dict.fromkeys(begins, "it is to begin again") | differing_nodes(projection, one, other)
     again = Again(other, projection).begin_with(*causes)
     touched = {node_id for node_id, node in projection.nodes.items() if node.status is not NodeStatus.IDLE}
     repeated = {node_id for node_id in (*causes, *again) if node_id in touched}

@@ -20,12 +20,13 @@ from perdure.journal.states import (
     RunStatus,
 )
 from perdure.journal.streaming import is_generator
+from perdure.journal.switching import Switching
 
 RESOURCE_RETRIES = 2
 """An attempt that ran out of memory is tried again this often even where no retries were asked for."""
 
 
-class Decider(Forking, Mending, Checkpointing):
+class Decider(Forking, Mending, Switching, Checkpointing):
     """Decides for one run. `take` hands over what was decided since the last call.
 
     Whatever happens is recorded at once. What follows from it for other nodes is decided by `proceed`, in portions if the

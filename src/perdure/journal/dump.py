@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from perdure.graph.plan import Plan
@@ -40,8 +42,10 @@ class Dump(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[NodeState, ...]
     steps: dict[StepKey, e.Encoded]
     version_hash: str | None
-    """The hash of the version that the run was started from; None if that version is gone."""
+    """The hash of the version that the run follows; None if that version is gone."""
     plan: Plan | None
+    earlier: Mapping[str, Plan] = {}
+    """By their hashes: what the run has followed before, as far as that is there."""
     waits: tuple[WaitState, ...] = ()
     """On the branch on which the run is."""
     signals: tuple[SignalState, ...] = ()

@@ -468,6 +468,9 @@ class BranchCreated(Event, frozen=True, kw_only=True):
 
 class BranchActivated(Event, frozen=True, kw_only=True):
     branch_id: BranchId
+    version: int | None = None
+    """The version that the run follows from here on, if somebody has chosen another one than before."""
+    graph_hash: str = ""
 
 
 class CheckpointSaved(Event, frozen=True, kw_only=True):

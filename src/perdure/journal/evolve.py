@@ -85,6 +85,8 @@ def evolve_run(run: RunState, event: e.Event, *, seq: Seq, at: int) -> RunState:
                 ended_at=None,
             )
         case e.BranchActivated():
+            if event.version is not None:
+                run = replace(run, version=event.version, graph_hash=event.graph_hash)
             return replace(run, branch_id=event.branch_id, last_seq=seq)
         case e.CheckpointSaved():
             if not 0 < event.seq < seq:

@@ -51,6 +51,13 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
         return not self.given and self.outputs is None
 
 
+class Switch(msgspec.Struct, frozen=True, kw_only=True):
+    """Another version that a run is to follow from now on."""
+
+    version: int
+    graph_hash: str
+
+
 class Repairing(Resting):
     """The decisions that have to do with going back."""
 
@@ -159,6 +166,7 @@ class Repairing(Resting):
         given: Mapping[NodeId, Mapping[str, e.Encoded]],
         outputs: Mapping[NodeId, dict[str, e.Encoded]] | None = None,
         items: Mapping[NodeId, e.KeptItems] | None = None,
+        switch: Switch | None = None,
         at: int,
     ) -> None:
         run = self.projection.run
@@ -177,7 +185,8 @@ class Repairing(Resting):
             asked_as=asked_as,
         )
         self._record(created, at)
-        self._record(e.BranchActivated(branch_id=branch_id), at)
+        version, graph_hash = (None, "") if switch is None else (switch.version, switch.graph_hash)
+        self._record(e.BranchActivated(branch_id=branch_id, version=version, graph_hash=graph_hash), at)
         self._dropped.difference_update(cone.dropped, created.items)
         gone = frozenset(cone.dropped)
         self.ready = deque(node_id for node_id in self.ready if node_id not in gone)

@@ -21,7 +21,7 @@ from perdure.journal import events as e
 from perdure.journal.again import Again, has_begun
 from perdure.journal.projection import Projection
 from perdure.journal.repairing import Cone, Repairing
-from perdure.journal.states import MOVING, SETTLED, NodeState, NodeStatus, RunStatus
+from perdure.journal.states import MOVING, SETTLED, NodeState, NodeStatus, RunState, RunStatus
 
 _AT_WORK = frozenset((NodeStatus.RUNNING, NodeStatus.SUSPENDED))
 _KNOWN_TO_HAVE_BEGUN = frozenset((*SETTLED, NodeStatus.RUNNING, NodeStatus.IN_DOUBT))
@@ -59,7 +59,7 @@ def is_about_to_branch(last: e.Event, following: e.Event | None) -> bool:
     """Whether a run was about to go on on another branch between two events of its log. A branch on which it never went on, and
     which therefore is not followed by that, changes nothing."""
     if isinstance(last, e.BranchCreated):
-        return following == e.BranchActivated(branch_id=last.branch_id)
+        return isinstance(following, e.BranchActivated) and following.branch_id == last.branch_id
     return isinstance(last, _ABOUT_TO_BRANCH)
 
 
@@ -101,10 +101,16 @@ def needed_streams(past: Past, plan: Plan, cone: Cone) -> Iterator[NodeId]:
             yield name
 
 
-def why_not_back(past: Past, plan: Plan, now: RunStatus) -> str | None:
+def why_not_back(past: Past, plan: Plan, now: RunState) -> str | None:
     """Return why a run cannot go back to a place; None if it can."""
-    if now in MOVING:
-        return f"it is {now.value}: pause or cancel it first"
+    then = past.then.run
+    if now.status in MOVING:
+        return f"it is {now.status.value}: pause or cancel it first"
+    if then.graph_hash != now.graph_hash:
+        followed = f"it followed version {then.version} at that place, and follows version {now.version}"
+        return (
+            f"{followed}: go back to a node of the other version, with `version={then.version}`, or fork it from there"
+        )
     if (problem := _IN_THE_MIDST.get(past.then.run.status)) is not None:
         return f"{problem} at that place: choose another one"
     if _has_to_fail(past.then):

@@ -62,12 +62,20 @@ def _log_begins_with_its_birth(dump: Dump) -> Iterator[Violation]:
         return
     created = births[0].event
     assert isinstance(created, e.RunCreated)
+    version, graph_hash = _followed(dump, created)
     if dump.version_hash is None:
-        yield violation("I2", f"version {created.version} of workflow {created.workflow!r} is not in the store")
-    elif created.graph_hash != dump.version_hash:
-        yield violation(
-            "I2", f"the stored version has hash {dump.version_hash}, the run was started from {created.graph_hash}"
-        )
+        yield violation("I2", f"version {version} of workflow {created.workflow!r} is not in the store")
+    elif graph_hash != dump.version_hash:
+        yield violation("I2", f"the stored version has hash {dump.version_hash}, the run follows {graph_hash}")
+
+
+def _followed(dump: Dump, created: e.RunCreated) -> tuple[int, str]:
+    """Return the version that a run follows by its log: the one from which it was started, until somebody has chosen another."""
+    for entry in reversed(dump.events):
+        event = entry.event
+        if isinstance(event, e.BranchActivated | e.RunRecovered) and event.version is not None:
+            return event.version, event.graph_hash
+    return created.version, created.graph_hash
 
 
 def _alias_was_asked_once(dump: Dump) -> Iterator[Violation]:
@@ -279,22 +287,38 @@ def _nodes_start_when_ready(dump: Dump) -> Iterator[Violation]:
     projection = Projection(
         create_run(dump.run.run_id, created, at=first.at, branch_id=first.branch_id, epoch=first.epoch)
     )
-    turns, places = Turns(dump.plan), places_gone_back_to(dump.events)
+    plan, places = _plan_at(dump, projection), places_gone_back_to(dump.events)
+    turns = None if plan is None else Turns(plan)
     for entry in dump.events[1:]:
         event = entry.event
         if projection.run.last_seq in places:
             projection.remember()
-        if isinstance(event, e.NodeScheduled) and event.attempt == 1:
-            for source in _missing_for(event.node_id, dump.plan, projection):
+        if isinstance(event, e.NodeScheduled) and event.attempt == 1 and plan is not None:
+            for source in _missing_for(event.node_id, plan, projection):
                 yield violation("I16", f"{event.node_id!r} was scheduled at {entry.seq} before {source!r} had settled")
         try:
             projection.apply(event, at=entry.at)
         except JournalError:
             return  # reported as I6
-        yield from _in_turn(turns, entry, projection)
-    is_over = all(node.status in ENDED for node in projection.nodes.values()) and turns.is_empty
+        if isinstance(event, e.BranchActivated | e.RunRecovered) and event.version is not None:
+            plan = _plan_at(dump, projection)
+            turns = None if plan is None else Turns(plan)
+            if turns is not None:
+                turns.branched(projection, entry.seq)
+        if turns is not None:
+            yield from _in_turn(turns, entry, projection)
+    nodes = [node for node in projection.nodes.values() if plan is not None and node.node_id in plan.nodes]
+    is_over = all(node.status in ENDED for node in nodes) and turns is not None and turns.is_empty
     if projection.run.status is RunStatus.RUNNING and is_over:
         yield violation("I17", "the run is running but nothing in it can move")
+
+
+def _plan_at(dump: Dump, projection: Projection) -> Plan | None:
+    """Return what a run has followed at a place of its log; None if that is not there any more."""
+    is_switched = any(isinstance(entry.event, e.BranchActivated) and entry.event.version for entry in dump.events)
+    if not is_switched or projection.run.graph_hash == dump.version_hash:
+        return dump.plan
+    return dump.earlier.get(projection.run.graph_hash)
 
 
 def _nodes_stand_on_others(dump: Dump) -> Iterator[Violation]:

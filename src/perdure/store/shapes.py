@@ -230,7 +230,10 @@ class RunDump(msgspec.Struct, frozen=True, kw_only=True):
     all_nodes: tuple[NodeState, ...]
     """Of every branch."""
     version: WorkflowVersion | None
+    """The one that the run follows."""
     blobs: tuple[BlobUse, ...]
+    earlier: tuple[WorkflowVersion, ...] = ()
+    """Others that it has followed before, as far as they are there."""
     items: tuple[ItemRow, ...] = ()
     """By branch, node and position."""
     all_waits: tuple[WaitState, ...] = ()

@@ -128,6 +128,33 @@ def items_chosen_of_a_failure(xs: list[int]) -> int:
     return total(collect(twofold.map(fragile_item.map(xs))))
 
 
+@node
+async def sturdy(ctx: Context, x: int) -> int:
+    effect(ctx)
+    await asyncio.sleep(3 * TICK_SECONDS)
+    return x + 200
+
+
+@workflow
+def switched(x: int) -> Any:
+    broken = fragile.named("middle")(add.named("before")(x))
+    left = add.named("left_out")(x)
+    return {"end": add.named("after")(broken, add.named("beside")(x, ticks=12)), "left": left}
+
+
+@workflow(name="switched")
+def switched_to(x: int) -> Any:
+    sound = sturdy.named("middle")(add.named("before")(x))
+    more = add.named("added")(sound)
+    return {"end": add.named("after")(sound, add.named("beside")(x, ticks=12)), "more": more}
+
+
+async def switching(run: Run[Any]) -> bool:
+    """Have a run that has failed go on with another version of its workflow, once."""
+    saved = await run._engine.save(switched_to)  # pyright: ignore[reportPrivateUsage]
+    return await _go_back_once(run, "middle", version=saved.version)
+
+
 async def mending(run: Run[Any]) -> bool:
     """Mend the code of a run that has failed, and try again."""
     if await run.status() is not RunStatus.FAILED:
@@ -233,6 +260,7 @@ def repair_references() -> list[Reference]:
         Reference(workflow=tried_again, inputs={"x": 1}, repairs=mending),
         Reference(workflow=items_tried_again, inputs={"xs": list(range(8))}, repairs=mending),
         Reference(workflow=gone_back, inputs={"x": 1}, repairs=going_back),
+        Reference(workflow=switched, inputs={"x": 1}, possible=frozenset(("added",)), repairs=switching),
         Reference(
             workflow=asked_again,
             inputs={"x": 1},
