@@ -79,3 +79,29 @@ def test_one_of_several_that_cannot_come_back_holds_up_no_other(cli: Cli):
     document = msgspec.json.decode(told.stdout)
     assert document["restored"] == ["ada"]
     assert [(one["run_id"], one["error"]["code"]) for one in document["refused"]] == [("bob", "archive_missing")]
+
+
+def test_everything_in_the_archive_is_verified_where_it_is(cli: Cli):
+    cli.write("flow.py", FLOW)
+    for name in ("ada", "bob"):
+        cli("run", "flow.py", "--input", f"name={name}", "--run-id", name)
+        cli("archive", *AT_ONCE)
+    cli("run", "flow.py", "--input", "name=Eve", "--run-id", "eve")
+
+    assert cli("verify").stdout == "✓ 1 run checked, all invariants hold.\n"
+    assert cli("verify", "--archived").stdout == "✓ 3 runs checked, all invariants hold.\n"
+    assert cli("verify", "ada", "--archived").returncode == 2
+
+    older, newer = sorted((cli.folder / "perdure.db-archive").glob("*.runs"))
+    older.unlink()
+    content = newer.read_bytes()
+    newer.write_bytes(content[: len(content) // 2])
+    done = cli("verify", "--archived")
+    found = {violation["run_id"]: violation for violation in cli.json("verify", "--archived")["violations"]}
+
+    assert done.returncode == 1
+    assert "2 of 3 runs broken." in done.stdout
+    assert {violation["invariant"] for violation in found.values()} == {"I4"}
+    assert older.name in found["ada"]["problem"]
+    assert newer.name in found["bob"]["problem"]
+    assert cli("verify").returncode == 0

@@ -19,17 +19,18 @@ import pytest
 
 from perdure import Engine, EngineSettings, ask, node, workflow
 from perdure.clock import SystemClock
-from perdure.engine.archives import opened_archive, restore
+from perdure.engine.archives import all_archived, opened_archive, restore, verify_archived
 from perdure.engine.archiving import Archiver
 from perdure.engine.inspect import verify_run
 from perdure.engine.run import Run
 from perdure.errors import ArchiveMissing, BundleError, BundleTooLarge, RunArchived, RunNotFound, StoreFull, StoreLocked
 from perdure.ids import DEFAULT_PROJECT, CommandId, RunId, Seq
+from perdure.journal.verify import Violation
 from perdure.store.base import Store
 from perdure.store.blobs import BlobStore, open_blobs
 from perdure.store.bundles import MOST_BYTES, BundleReader
 from perdure.store.opening import open_store
-from perdure.store.shapes import Command, RunDump
+from perdure.store.shapes import Command, RunDump, RunFilter
 from perdure.store.sqlite import archive as sqlite_archive
 from perdure.testing.proxy import StoreProxy
 from tests.engine.damage import Damage
@@ -655,14 +656,35 @@ async def seconds_of_runs(engine: Engine, until: asyncio.Event, name: str) -> li
     return sorted(took)
 
 
+async def wrong_in_database(engine: Engine) -> dict[str, list[Violation]]:
+    """Verify every run of the database, and return what is wrong with those with which something is."""
+    found: dict[str, list[Violation]] = {}
+    before: tuple[int, str] | None = None
+    while page := await engine.store.list_runs(RunFilter(), before=before, limit=500):
+        for run in page:
+            if violations := await verify_run(engine, run.run_id):
+                found[run.run_id] = violations
+        before = (page[-1].created_at, page[-1].run_id)
+    return found
+
+
+async def wrong_in_archive(store: Store, folder: Path, *, least: int) -> dict[str, list[Violation]]:
+    """As `wrong_in_database`, for the archive, which holds so many."""
+    found = {run.run_id: await verify_archived(folder, run) async for run in all_archived(store)}
+    assert len(found) >= least
+    return {run_id: violations for run_id, violations in found.items() if violations}
+
+
 async def archive_beside_runs(url: str, folder: Path, runs: int) -> tuple[float, float]:
-    """Archive so many runs while others go on. Return how much slower those were, as the median and for nine of ten."""
+    """Archive so many runs while others go on, and verify everything before and after. Return how much slower the others were,
+    as the median and for nine of ten."""
     settings = EngineSettings(archive_folder=str(folder / "archive"))
     async with Engine(url, settings=settings) as engine:
         for start in range(0, runs, 500):
             async with asyncio.TaskGroup() as group:
                 for number in range(start, min(start + 500, runs)):
                     group.create_task(ended(engine, f"old-{number:06}"))
+        assert await wrong_in_database(engine) == {}
         alone = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             quiet = group.create_task(seconds_of_runs(engine, alone, "alone"))
@@ -677,10 +699,10 @@ async def archive_beside_runs(url: str, folder: Path, runs: int) -> tuple[float,
             found = await engine.archive(older_than=age)
             done.set()
         assert found.runs >= runs
+        assert await wrong_in_archive(engine.store, folder / "archive", least=runs) == {}
         one = await engine.unarchive("old-000007")
         assert await one.result() == "x" * 10
-        for run_id in ("old-000007", "beside-0"):
-            assert await verify_run(engine, run_id) == []
+        assert await wrong_in_database(engine) == {}
         slow, fast = beside.result(), quiet.result()
         assert len(slow) > 3
         return slow[len(slow) // 2] / fast[len(fast) // 2], slow[len(slow) * 9 // 10] / fast[len(fast) * 9 // 10]

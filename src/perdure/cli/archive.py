@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import aclosing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from perdure.cli.stores import archive_folder, opened
 from perdure.cli.terminal import paper
 from perdure.cli.words import cells, counted, day_and_time, padded, plain, size
 from perdure.clock import SystemClock
-from perdure.engine.archives import find_archived, restore
+from perdure.engine.archives import all_archived, find_archived, restore
 from perdure.engine.archiving import Archiver, Archiving
 from perdure.engine.inspect import iso_time
 from perdure.engine.retention import REST
@@ -35,8 +36,6 @@ from perdure.store.base import Store
 from perdure.store.blobs import BlobStore, open_blobs
 from perdure.store.opening import default_blobs_url
 from perdure.store.shapes import ArchivedRun
-
-PAGE = 500
 
 
 @click.command("archive")
@@ -118,13 +117,12 @@ async def _restore(store: Store, blobs: BlobStore, folder: Path, text: str) -> R
 
 async def _all(store: Store, limit: int | None) -> list[ArchivedRun]:
     found: list[ArchivedRun] = []
-    before: tuple[int, str] | None = None
-    while page := await store.list_archives(id_prefix=None, before=before, limit=PAGE):
-        found += page
-        before = (page[-1].created_at, page[-1].run_id)
-        if limit is not None and len(found) >= limit:
-            break
-    return found[:limit]
+    async with aclosing(all_archived(store)) as archived:
+        async for run in archived:
+            found.append(run)
+            if len(found) == limit:
+                break
+    return found
 
 
 def _print(done: Archiving, *, as_json: bool) -> None:

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import click
 
-from perdure.cli.each import Refusals, exit_after_each, for_each, raise_if_alone, refusal_documents, tell_refusals
+from perdure.cli.each import (
+    Refusals,
+    counted_off,
+    exit_after_each,
+    for_each,
+    raise_if_alone,
+    refusal_documents,
+    tell_refusals,
+)
 from perdure.cli.exits import Exit
 from perdure.cli.options import Place, awaited, imports_option, json_option, print_json, store_option, users_output
 from perdure.cli.program import Program, load_programs, require_valid
-from perdure.cli.stores import holding, opened
+from perdure.cli.stores import archive_folder, holding, opened
 from perdure.cli.terminal import Pen, paper
 from perdure.cli.words import counted, plain
+from perdure.engine.archives import all_archived, verify_archived
 from perdure.engine.inspect import verify_run
-from perdure.errors import GraphError, InvalidGraph
+from perdure.errors import GraphError, InvalidGraph, RunArchived, RunNotFound
 from perdure.graph.model import Graph
 from perdure.ids import RunId
 from perdure.journal.verify import Violation
@@ -50,19 +61,24 @@ def validate_command(target: str, imports: Sequence[str], as_json: bool) -> int:
 
 @click.command("verify")
 @click.argument("runs", metavar="[RUN]...", nargs=-1)
+@click.option("--archived", is_flag=True, help="Check all runs in the archive as well, where they are.")
 @store_option
 @json_option
 @awaited
-async def verify_command(runs: Sequence[str], store: Place, as_json: bool) -> int:
+async def verify_command(runs: Sequence[str], archived: bool, store: Place, as_json: bool) -> int:
     """Prove that stored runs are whole: that their logs obey the law and add up to the tables, row for row.
 
-    Without a RUN, every run of the store is checked. Exits with 1 if anything is wrong. No code of any node is run. Of runs that
-    were started with --journal audit it is proved that their tables agree with each other, and that what their logs hold fits.
+    Without a RUN, every run of the database is checked, and with --archived every one in the archive. Exits with 1 if anything is
+    wrong. No code of any node is run. Of runs that were started with --journal audit it is proved that their tables agree with
+    each other, and that what their logs hold fits.
 
     \b
       perdure verify
       perdure verify 0198f2
+      perdure verify --archived
     """
+    if runs and archived:
+        raise click.UsageError("--archived is for all runs. One that is named is found wherever it is.")
     violations: dict[RunId, list[Violation]] = {}
     audited: list[RunId] = []
 
@@ -80,8 +96,11 @@ async def verify_command(runs: Sequence[str], store: Place, as_json: bool) -> in
     raise_if_alone(runs, refused)
     if not runs:
         async with opened(store) as source:
-            for run_id in await all_runs(source):
-                await verify(source, run_id)
+            for run_id in counted_off(await all_runs(source), "Checking runs"):
+                with suppress(RunArchived, RunNotFound):  # it has left meanwhile
+                    await verify(source, run_id)
+            if archived:
+                violations |= await _verify_archived(source, archive_folder(store))
     if as_json:
         print_json(_verification_document(violations, audited, refused))
     else:
@@ -89,6 +108,16 @@ async def verify_command(runs: Sequence[str], store: Place, as_json: bool) -> in
             _print_verification(violations, audited, paper().pen)
         tell_refusals(refused)
     return Exit.FAILED if any(violations.values()) else exit_after_each(refused)
+
+
+async def _verify_archived(store: Store, folder: Path) -> dict[RunId, list[Violation]]:
+    violations: dict[RunId, list[Violation]] = {}
+    everything = [run async for run in all_archived(store)]
+    for run in counted_off(everything, "Checking the archive"):
+        found = await verify_archived(folder, run)
+        if not found or await store.load_archive(run.run_id) == run:  # else somebody has brought it back meanwhile
+            violations[run.run_id] = found
+    return violations
 
 
 def _problem_of(program: Program) -> GraphError | None:

@@ -10,7 +10,15 @@ from typing import Any
 import click
 
 from perdure.cli.check import all_runs
-from perdure.cli.each import Refusals, exit_after_each, for_each, raise_if_alone, refusal_documents, tell_refusals
+from perdure.cli.each import (
+    Refusals,
+    counted_off,
+    exit_after_each,
+    for_each,
+    raise_if_alone,
+    refusal_documents,
+    tell_refusals,
+)
 from perdure.cli.exits import Exit
 from perdure.cli.marks import words_of
 from perdure.cli.options import Place, imports_option, json_option, print_json, store_option, users_output
@@ -75,7 +83,8 @@ async def _look(runs: Sequence[str], place: Place) -> tuple[int, list[Diagnosis]
     async with opened(place) as store:
         examiner = Examiner(store, declared_types, SystemClock())
         if not runs:
-            every = [await examiner.examine(run_id) for run_id in await all_runs(store)]
+            shown = counted_off(await all_runs(store), "Examining runs")
+            every = [await examiner.examine(run_id) for run_id in shown]
             return len(every), [diagnosis for diagnosis in every if diagnosis.findings], {}
         chosen, unknown = await for_each(runs, lambda run: find_run(store, run))
         found, left = await for_each(list(chosen.values()), lambda run_id: examiner.examine(RunId(run_id)))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
 
 from perdure.cli.exits import Exit, exit_for
+from perdure.cli.terminal import paper
 from perdure.cli.words import plain
 from perdure.errors import PerdureError
 
@@ -15,6 +17,17 @@ T = TypeVar("T")
 
 Refusals = dict[str, PerdureError]
 """By how the run was named: why nothing was done."""
+
+
+FEW = 100
+"""So many are done before anybody wonders how long it takes."""
+
+
+def counted_off(items: Sequence[T], doing: str) -> Iterator[T]:
+    """Yield each, and show beside the output how many are done, if there are many and somebody watches."""
+    is_hidden = len(items) <= FEW or not paper(sys.stderr).is_live
+    with click.progressbar(items, label=doing, file=sys.stderr, show_pos=True, hidden=is_hidden) as shown:
+        yield from shown
 
 
 async def for_each(runs: Sequence[str], act: Callable[[str], Awaitable[T]]) -> tuple[dict[str, T], Refusals]:

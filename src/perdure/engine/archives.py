@@ -10,9 +10,10 @@ from tempfile import TemporaryDirectory
 
 from perdure.clock import Clock
 from perdure.engine.archiving import discard
-from perdure.engine.importing import Source, import_run
-from perdure.errors import ArchiveMissing, BundleDamaged, ImportConflict, RunIdAmbiguous, RunNotFound
+from perdure.engine.importing import Source, import_run, violations_in
+from perdure.errors import ArchiveMissing, BundleDamaged, BundleError, ImportConflict, RunIdAmbiguous, RunNotFound
 from perdure.ids import DEFAULT_PROJECT, RunId
+from perdure.journal.verify import Violation
 from perdure.store.base import Store
 from perdure.store.blobs import BlobStore, open_blobs
 from perdure.store.bundles import ANY_SIZE
@@ -20,6 +21,7 @@ from perdure.store.opening import default_blobs_url, open_store
 from perdure.store.shapes import ArchivedRun
 
 LEFTOVER_ROWS = 10_000
+PAGE = 500
 CANDIDATES = 10
 """How many runs are named when a prefix means several."""
 
@@ -33,6 +35,15 @@ async def find_archived(store: Store, text: str) -> ArchivedRun | None:
     if len(found) > 1:
         raise RunIdAmbiguous(text, [archived.run_id for archived in found])
     return found[0]
+
+
+async def all_archived(store: Store) -> AsyncGenerator[ArchivedRun]:
+    """Yield every archived run, newest first."""
+    before: tuple[int, str] | None = None
+    while page := await store.list_archives(id_prefix=None, before=before, limit=PAGE):
+        for archived in page:
+            yield archived
+        before = (page[-1].created_at, page[-1].run_id)
 
 
 async def restore(
@@ -85,6 +96,15 @@ async def opened_archive(folder: Path, archived: ArchivedRun, *, clock: Clock) -
         finally:
             await blobs.close()
             await store.close()
+
+
+async def verify_archived(folder: Path, archived: ArchivedRun) -> list[Violation]:
+    """Return everything that is wrong with an archived run, nothing if it is whole. It stays where it is."""
+    try:
+        async with _opened(folder, archived) as source:
+            return await asyncio.to_thread(violations_in, source)
+    except (ArchiveMissing, BundleError) as error:
+        return [Violation(invariant="I4", problem=str(error))]
 
 
 @asynccontextmanager

@@ -29,6 +29,7 @@ from perdure.ids import BranchId, CommandId, EventId, RunId, Seq
 from perdure.journal import events as e
 from perdure.journal.projection import Given
 from perdure.journal.states import MOVING, WAITING, RunState, RunStatus
+from perdure.journal.verify import Violation
 from perdure.store.base import Store
 from perdure.store.blobs import BlobStore
 from perdure.store.bundles import MOST_BYTES, BundledBlob, BundleReader
@@ -177,7 +178,24 @@ async def import_run(
 
 def check(source: Source, *, verify: bool) -> Checked:
     """Read a bundle to its end, and refuse what is not a whole run. Blocks. `verify` takes as much memory as the run has."""
-    look = _Look(source.place, keeps_all=verify, is_foreign=source.is_alone)
+    checked, look = _look_through(source, keeps_all=verify)
+    if verify and (violations := verify_dump(look.dump(), lost_blobs=())):
+        told = "; ".join(f"{found.invariant}: {found.problem}" for found in violations[:MOST_VIOLATIONS])
+        raise BundleDamaged(
+            source.place,
+            f"the run in it is not whole ({told}). To have it all the same, do not verify it (--no-verify)",
+        )
+    return checked
+
+
+def violations_in(source: Source) -> list[Violation]:
+    """Return everything that is wrong with the run in a bundle. Blocks. Raises BundleError if it cannot be read to its end."""
+    _, look = _look_through(source, keeps_all=True)
+    return verify_dump(look.dump(), lost_blobs=())
+
+
+def _look_through(source: Source, *, keeps_all: bool) -> tuple[Checked, _Look]:
+    look = _Look(source.place, keeps_all=keeps_all, is_foreign=source.is_alone)
     reader = source.reader()
     for part in reader.parts():
         if isinstance(part, BundledBlob):
@@ -190,13 +208,7 @@ def check(source: Source, *, verify: bool) -> Checked:
     checked = look.done(reader.digest)
     if reader.head.run_id != checked.run.run_id or reader.head.birth != checked.birth:
         raise BundleDamaged(source.place, "it holds another run than it says")
-    if verify and (violations := verify_dump(look.dump(), lost_blobs=())):
-        told = "; ".join(f"{found.invariant}: {found.problem}" for found in violations[:MOST_VIOLATIONS])
-        raise BundleDamaged(
-            source.place,
-            f"the run in it is not whole ({told}). To have it all the same, do not verify it (--no-verify)",
-        )
-    return checked
+    return checked, look
 
 
 class _Look:
