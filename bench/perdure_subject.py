@@ -21,10 +21,11 @@ from bench.workloads import (
     rate,
     stopwatch,
 )
-from perdure import Context, Engine, node, workflow
+from perdure import Context, Engine, Run, ask, node, workflow
 
 ABREAST = 500
 WAITING_ABREAST = 100
+WAITING_BODY = "a body that waits"
 # A body that waits is kept warm for five seconds; what counts is a run that has been waiting for longer.
 HIBERNATED_AFTER_SECONDS = 7.0
 DURABILITY: dict[str, Literal["async", "exit"]] = {"durability async": "async", "durability exit": "exit"}
@@ -71,6 +72,12 @@ async def join(states: list[State]) -> State:
 @node
 def plain_join(states: list[State]) -> State:
     return count({"n": sum(state["n"] for state in states)})
+
+
+@node
+async def go_on(ctx: Context, answer: bool) -> None:
+    expect(answer, True)
+    continued_at[ctx.run_id] = time.perf_counter()
 
 
 @node
@@ -144,6 +151,11 @@ def _defined(flow: Any) -> Any:
 
 
 @workflow
+def asking() -> None:
+    return go_on(ask("Go on?", schema=bool))
+
+
+@workflow
 def waiting() -> None:
     return wait()
 
@@ -208,10 +220,12 @@ async def _w4(engine: Engine, task: Task) -> Measurement:
 
 async def _w5(engine: Engine, task: Task) -> Measurement:
     figures = Waiting(task=task)
-    woken: list[Any] = []
+    woken: list[Run[Any]] = []
+    is_in_a_body = task.variant == WAITING_BODY
+    flow = _defined(waiting if is_in_a_body else asking)
 
     async def start(number: int) -> None:
-        run = await engine.start(waiting, run_id=f"run-{number}")
+        run = await engine.start(flow, run_id=f"run-{number}")
         if number < WAKES:
             woken.append(run)
 
@@ -221,8 +235,12 @@ async def _w5(engine: Engine, task: Task) -> Measurement:
     await asyncio.sleep(HIBERNATED_AFTER_SECONDS)
     figures.waiting()
     for run in woken:
+        asked = await run.questions()
         sent = time.perf_counter()
-        await run.signal("go", True)
+        if is_in_a_body:
+            await run.signal("go", True)
+        else:
+            await run.answer(asked[0].interaction_id, True)
         await run.result()
         figures.woken(sent, continued_at[run.run_id])
     return figures.measurement(starting)

@@ -65,6 +65,7 @@ def _perdure() -> tuple[Subject, ...]:
     return (
         subject("", every_step, (*CHAINS_AND_FANS, "W7")),
         subject("def bodies", every_step, ("W1", "W2", "W3", "W7")),
+        subject("a body that waits", every_step, ("W5",)),
         subject("plain generator", every_step, ("W7",)),
         subject("items of a stream", "each item durable; at most 64 are not", ("W4",)),
         subject("pure nodes", "results durable before they are shown; pure bodies start early", ("W1",)),

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from perdure.ids import ROOT_BRANCH, BranchId, CommandId, Epoch, NodeId, RunId, Seq
 from perdure.journal import events as e
-from perdure.journal.states import Question, SignalState, WaitKind, WaitState, WaitStatus
+from perdure.journal.states import Question, RunStatus, SignalState, WaitKind, WaitState, WaitStatus
 from perdure.store.base import Store
 from perdure.store.opening import open_store
 from perdure.store.shapes import Command, OpenWait, StoredRun
@@ -100,6 +100,7 @@ Offered = Callable[[Transition], Transition]
 
 # Writing
 
+RUNNING = RunStatus.RUNNING
 OF_ALL_KINDS = (
     replace(
         question("asked", seq=8),
@@ -155,7 +156,9 @@ async def test_waits_and_signals_are_read_back_as_they_were_written(
     assert dump.stored.signals == signals
     assert tuple(await store.load_events(draft.run_id, after=written.base_seq, limit=9)) == written.events
     for wait in OF_ALL_KINDS:
-        assert await store.load_wait(wait.wait_id) == OpenWait(run_id=draft.run_id, workflow=WORKFLOW, wait=wait)
+        assert await store.load_wait(wait.wait_id) == OpenWait(
+            run_id=draft.run_id, workflow=WORKFLOW, run_status=RUNNING, wait=wait
+        )
     for other in others:
         assert ((await loaded(store, other)).waits, (await loaded(store, other)).signals) == ((), ())
 
@@ -267,7 +270,7 @@ async def test_texts_of_all_kinds_come_back_as_they_were(store: Store, text: str
 
     stored = await loaded(store, draft)
     assert (stored.waits, stored.signals) == ((wait,), (came,))
-    found = OpenWait(run_id=draft.run_id, workflow=WORKFLOW, wait=wait)
+    found = OpenWait(run_id=draft.run_id, workflow=WORKFLOW, run_status=RUNNING, wait=wait)
     assert await store.load_wait(text) == found
     assert list(await store.list_waits(limit=9)) == [found]
     assert list(await store.list_waits(run_id=draft.run_id, limit=9)) == [found]
@@ -478,7 +481,7 @@ async def test_a_list_says_whose_wait_it_is(store: Store) -> None:
     draft = Draft.create("p", workflow="parcels").start().begin_node("step0")
     assert await commit(store, draft.transition(waits=[question("q")])) == [Committed()]
 
-    expected = OpenWait(run_id=RunId("p"), workflow="parcels", wait=question("q"))
+    expected = OpenWait(run_id=RunId("p"), workflow="parcels", run_status=RUNNING, wait=question("q"))
 
     assert list(await store.list_waits(limit=9)) == [expected]
     assert list(await store.list_waits(questions_only=True, limit=9)) == [expected]
@@ -548,13 +551,16 @@ async def test_only_the_current_branch_is_listed(store: Store) -> None:
             list(await store.list_waits(run_id=draft.run_id, limit=9)),
         ]
 
-    before = [OpenWait(run_id=draft.run_id, workflow=WORKFLOW, wait=wait) for wait in (question("left behind"), root)]
+    before = [
+        OpenWait(run_id=draft.run_id, workflow=WORKFLOW, run_status=RUNNING, wait=wait)
+        for wait in (question("left behind"), root)
+    ]
     assert await listed() == [before] * 4
     assert await store.load_wait("q") == before[1]
     assert await store.load_wait("left behind") == before[0]
 
     assert await commit(store, draft.add(e.BranchActivated(branch_id=SECOND_BRANCH)).transition()) == [Committed()]
-    after = OpenWait(run_id=draft.run_id, workflow=WORKFLOW, wait=second)
+    after = OpenWait(run_id=draft.run_id, workflow=WORKFLOW, run_status=RUNNING, wait=second)
     assert await listed() == [[after]] * 4
     assert await store.load_wait("q") == after
     assert await store.load_wait("left behind") is None

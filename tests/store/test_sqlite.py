@@ -118,6 +118,82 @@ async def test_a_caller_who_leaves_leaves_nothing_half_done(store: SqliteStore, 
     assert stored.run.last_seq == transition.run.last_seq
 
 
+async def test_a_command_is_kept_without_holding_up_the_loop(store: SqliteStore, way: str) -> None:
+    draft = await begin(store)
+    other = apsw.Connection(str(store.path))
+    other.execute("BEGIN IMMEDIATE")
+    command = Command(command_id=CommandId("c"), run_id=draft.run_id, kind="cancel", payload={}, created_at=1)
+    telling = asyncio.create_task(store.add_command(command))
+
+    await asyncio.sleep(0.1)
+    assert not telling.done(), way
+    other.execute("COMMIT")
+
+    assert await telling
+    assert await store.load_command(draft.run_id, command.command_id) == command
+    assert not await store.add_command(command)
+    other.close()
+
+
+# Where reads are made: on the loop if they are short and nobody else reads, else in the thread
+
+
+async def test_what_is_looked_up_by_its_key_is_read_on_the_loop(store: SqliteStore) -> None:
+    draft = await begin(store)
+    looking = store.load_state(draft.run_id)
+
+    with pytest.raises(StopIteration) as found:
+        looking.send(None)
+
+    assert found.value.value == draft.projection.run
+
+
+async def test_who_reads_for_long_holds_up_nobody_who_looks_something_up(store: SqliteStore) -> None:
+    """One connection reads: while it is used in the thread, others wait for their turn there, and not on the loop."""
+    draft = await begin(store)
+    reading, done = threading.Event(), threading.Event()
+
+    def read_for_long() -> None:
+        reading.set()
+        done.wait(10)
+
+    long = asyncio.create_task(store._file.read(read_for_long))
+    await asyncio.to_thread(reading.wait, 10)
+    looking = [asyncio.create_task(store.load_state(draft.run_id)) for _ in range(5)]
+    long.cancel()  # the thread goes on with it
+    await asyncio.sleep(0.1)
+    assert not any(task.done() for task in looking)
+    done.set()
+
+    assert await asyncio.gather(*looking) == [draft.projection.run] * 5
+    assert await store.load_state(draft.run_id) == draft.projection.run
+
+
+async def test_after_a_look_that_took_long_others_are_taken_in_the_thread(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draft = await begin(store)
+    monkeypatch.setattr("perdure.store.sqlite.file.LOOK_UP_SECONDS", -1.0)
+    assert await store.load_state(draft.run_id) == draft.projection.run
+
+    looking = store.load_state(draft.run_id)
+    looking.send(None)  # it waits for the thread
+    looking.close()
+
+
+async def test_a_run_is_looked_up_if_its_log_is_short(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    draft = await begin(store)
+    with pytest.raises(StopIteration) as found:
+        store.load_run(draft.run_id).send(None)
+    monkeypatch.setattr("perdure.store.sqlite.store.SHORT_LOG", 0)
+
+    assert found.value.value == await store.load_run(draft.run_id)
+    assert await store.load_run(RunId("nobody")) is None
+    waits = store.load_run(draft.run_id)
+    waits.send(None)
+    waits.close()
+
+
 # A disk that fails
 
 

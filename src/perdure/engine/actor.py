@@ -379,6 +379,10 @@ class Actor(Serving):
 
     # What the body needs
 
+    def settle_at_once(self) -> bool:
+        """Record what comes of the attempt if nothing has to run for that, and return whether that was so."""
+        return False
+
     def prepare(self) -> None:
         """Get ready what the body needs, if that is at hand: there is time for it while the start is being written."""
         if not self.has_begun:

@@ -137,6 +137,8 @@ class Driver:
         self.spent_seconds = 0.0
         """How long the run was driven before this driver had it: part of the time it is given."""
         self._task: asyncio.Task[Any] | None = None
+        self._over: asyncio.Future[None] | None = None
+        """What the task waits for: that the run is let go."""
         self._seen_round = -1
         self._has_more_to_see = False
         self._has_items = False
@@ -154,7 +156,9 @@ class Driver:
                 if self.periodic is not None:
                     self.periodic.begin()
                 self.happened()
-                await asyncio.wait((self.rested,))
+                if not self._is_gone:
+                    self._over = self.rested.get_loop().create_future()
+                    await self._over
         except* Exception as bugs:
             self.failed(bugs.exceptions[0])
         finally:
@@ -234,6 +238,8 @@ class Driver:
         ):  # what has started opens streams for others
             self.decider.proceed(at=self.machinery.clock.now_micros(), most=PORTION_NODES)
             self.launching.begin_ready()
+        if self.launching.take_settled():
+            self.decider.conclude(at=self.machinery.clock.now_micros())
         while self.decider.settled:
             self.waiting.tell(self.decider.settled.popleft())
         while self.decider.unread:
@@ -695,6 +701,8 @@ class Driver:
             if not future.done():
                 future.set_exception(problem)
                 future.exception()  # nobody has to ask
+        if self._over is not None and not self._over.done():
+            self._over.set_result(None)
         self.launching.abandon()
         self.waiting.close()
         if self.periodic is not None:

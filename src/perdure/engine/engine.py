@@ -832,7 +832,8 @@ class Engine(Keeping, Retention, Telling, Versions):
             self._orphans[run_id] = self._membership.engine_id
         elif driver.has_rested or driver.not_readable is not None:
             self._no_longer_ours(run_id)
-            self._listening.look_soon()  # it may rest until some time
+            if driver.projection.run.wake_at is not None:
+                self._listening.look_soon()
             if driver.not_readable is not None:
                 log.warning("run_not_readable", extra={"run_id": run_id, "problems": driver.not_readable.problems})
                 self._not_readable[run_id] = (driver.unreadable_nodes, driver.not_readable)

@@ -37,6 +37,7 @@ class Launching:
         self._bodies = bodies
         self._pending = pending
         self._queue = Queue(driver.later, on_due=driver.happened)
+        self._has_settled = False
         self.unreadable: dict[NodeId, str] = {}
         """Nodes that are left to whoever can read what they need, with what is wrong."""
 
@@ -73,6 +74,11 @@ class Launching:
         self._driver.guarded(lambda: self._use_slots(kind))
         return Grant.TAKEN
 
+    def take_settled(self) -> bool:
+        """Return whether something has begun since the last call that is over already, or rests: the run may do so with it."""
+        has_settled, self._has_settled = self._has_settled, False
+        return has_settled
+
     def abandon(self) -> None:
         """Wait for nothing any more."""
         self._queue.abandon()
@@ -92,6 +98,8 @@ class Launching:
 
     def _use_slots(self, kind: SlotKind) -> None:
         self._begin_queued(kind)
+        if self._has_settled:
+            self._driver.happened()
         self._driver.submit()
 
     def _queue_ready(self) -> None:
@@ -127,6 +135,10 @@ class Launching:
         is_closed = node.stream is not None and node.stream.is_closed
         actor_type = ClosingActor if is_closed else program.actor
         actor = actor_type(self._driver, program.plan, program.node_type, attempt)
+        if actor.settle_at_once():
+            self._has_settled = True
+            self._machinery.slots.release(kind)
+            return
         if program.plan.readers:
             actor.is_unread = self._decider.is_unread(node_id)
         self._bodies.add(actor, kind)

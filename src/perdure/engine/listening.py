@@ -62,7 +62,7 @@ class Listening:
         self._is_to_sweep.set()
 
     def look_soon(self) -> None:
-        """There may be a run that rests until some time."""
+        """There is a run that rests until some time."""
         self._is_to_look.set()
 
     async def hear_news(self) -> None:

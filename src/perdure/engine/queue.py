@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
-from typing import get_args
 
 from perdure.dispatch.base import SlotKind
 from perdure.ids import NodeId
@@ -21,7 +20,7 @@ class Queue:
     def __init__(self, later: Later, *, on_due: Callable[[], None]) -> None:
         self._later = later
         self._on_due = on_due
-        self._queued: dict[SlotKind, deque[NodeId]] = {kind: deque() for kind in get_args(SlotKind)}
+        self._queued: defaultdict[SlotKind, deque[NodeId]] = defaultdict(deque)
         self._delayed: dict[NodeId, asyncio.TimerHandle] = {}
 
     @property
@@ -33,7 +32,7 @@ class Queue:
         return [kind for kind, queued in self._queued.items() if queued]
 
     def has(self, kind: SlotKind) -> bool:
-        return bool(self._queued[kind])
+        return bool(self._queued.get(kind))
 
     def add(self, node_id: NodeId, kind: SlotKind, *, delay_seconds: float = 0.0) -> None:
         """Have a node wait for its place, when its time has come. If it was to wait for another time, that counts no longer."""

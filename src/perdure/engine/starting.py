@@ -14,7 +14,7 @@ from perdure.engine.machinery import Machinery
 from perdure.engine.values import Values
 from perdure.errors import TruthUnclear, WrongInputs
 from perdure.graph.declare import RunSettings as WorkflowSettings
-from perdure.graph.model import CONDITION, INPUT, Edge
+from perdure.graph.model import CONDITION, Edge
 from perdure.graph.plan import Plan
 from perdure.graph.policy import is_duration
 from perdure.ids import ROOT_BRANCH, Epoch, RunId, Seq, is_text
@@ -105,11 +105,9 @@ async def differences(there: RunState, created: e.RunCreated, values: Values) ->
 
 def _unclear_inputs(plan: Plan, given: Mapping[str, Any], encoded: Mapping[str, e.Encoded]) -> Iterator[str]:
     """Yield what is wrong with inputs that conditions and outputs look at: decisions see their stored form alone."""
-    conditions = [edge for node in plan.nodes.values() for edge in node.conditions]
-    outputs = [edge for binding in plan.outputs for edge in binding.edges]
-    for edge in (*conditions, *outputs):
+    for edge in plan.looked_at:
         name = edge.source_handle
-        if edge.source != INPUT or name not in encoded:
+        if name not in encoded:
             continue
         if edge.path and whole_reference(encoded[name]) is not None:
             yield f"input {name!r} is too large to be looked into by a condition or an output: have a node take it apart"

@@ -39,7 +39,7 @@ from perdure.journal.states import (
     WaitState,
     WaitStatus,
 )
-from perdure.store.shapes import Command, StoredRun
+from perdure.store.shapes import Command, OpenWait, StoredRun
 
 if TYPE_CHECKING:
     from perdure.engine.engine import Engine
@@ -121,7 +121,7 @@ class Told:
         if not suspended:
             there = [wait.node_id for wait in stored.waits if wait.kind is WaitKind.SUSPEND]
             raise WaitNotFound(self.run_id, node, open_ids=there)
-        await self._settle(stored.run, suspended[-1], value, by=by, answer_id=command_id)
+        await self._settle(stored.run.status, suspended[-1], value, by=by, answer_id=command_id)
 
     # Questions and signals
 
@@ -137,8 +137,8 @@ class Told:
         Raises AnswerRefused if it is not what was asked for, which leaves the question open; AnsweredAlready if there is an
         answer; WaitNotFound if the run has no such question.
         """
-        run = await self.state()
-        wait = await self._question(interaction_id)
+        asked = await self._question(interaction_id)
+        wait = asked.wait
         if wait.kind is WaitKind.SUSPEND:
             raise AnswerRefused(
                 self.run_id, interaction_id, [f"it is no question: use run.resume({wait.node_id!r}, value)"]
@@ -146,7 +146,7 @@ class Told:
         plain, problems = checked_answer(wait, value)
         if problems:
             raise AnswerRefused(self.run_id, interaction_id, problems)
-        await self._settle(run, wait, plain, by=by, answer_id=answer_id)
+        await self._settle(asked.run_status, wait, plain, by=by, answer_id=answer_id)
 
     async def signal(self, name: str, value: Any = None, *, id: str | None = None) -> None:  # noqa: A002 -- as people say it
         """Send a signal. A node that waits for one of this name gets it; if none does, it is kept until one does, also if the run
@@ -165,22 +165,25 @@ class Told:
         encoded, blobs = await self._engine.values.pack(value, where=f"signal {name!r}")
         signal = Signal(signal_id=storable(signal_id), name=storable(name), value=bytes(encoded).decode(), blobs=blobs)
         is_new = await self._add(self._worded("signal", msgspec.to_builtins(signal), command_id))
+        await self._engine.commanded(self.run_id)
         # Under an id that others know, somebody may have been told that it is kept: then it stays, and counts if the run goes on.
         if is_new and id is None:
             status = (await self.state()).status
             if status in TERMINAL and await self._engine.store.withdraw_command(self.run_id, command_id):
                 raise _not_sent(self.run_id, status, name)
-        await self._engine.commanded(self.run_id)
 
-    async def _question(self, wait_id: str) -> WaitState:
+    async def _question(self, wait_id: str) -> OpenWait:
         found = await self._engine.store.load_wait(wait_id)
         if found is not None and found.run_id == self.run_id:
-            return found.wait
+            return found
+        await self.state()
         owner = None if found is None else found.run_id
         there = await self._engine.store.list_waits(run_id=self.run_id, limit=MANY_QUESTIONS)
         raise WaitNotFound(self.run_id, wait_id, owner=owner, open_ids=[other.wait.wait_id for other in there])
 
-    async def _settle(self, run: RunState, wait: WaitState, value: Any, *, by: str, answer_id: str | None) -> None:
+    async def _settle(
+        self, run_status: RunStatus, wait: WaitState, value: Any, *, by: str, answer_id: str | None
+    ) -> None:
         encoded, blobs = await self._engine.values.pack(value, where=f"the answer to {wait.wait_id!r}")
         answer = Answer(
             wait_id=wait.wait_id,
@@ -190,15 +193,15 @@ class Told:
             blobs=blobs,
         )
         command = answer_command(self.run_id, answer, at=self._engine.clock.now_micros())
-        is_open = wait.status is WaitStatus.OPEN and run.status not in TERMINAL
+        is_open = wait.status is WaitStatus.OPEN and run_status not in TERMINAL
         # Also if it looks answered: if it was by the same answer, nothing is wrong.
         is_told = answer_id is not None and not is_open and await self._is_told(command.command_id)
         try:
             is_there = not await self._add(command) if is_open or is_told else False
         except CommandIdTaken:
-            raise AnsweredAlready(self.run_id, wait.wait_id, _how(run, wait)) from None
+            raise AnsweredAlready(self.run_id, wait.wait_id, _how(run_status, wait)) from None
         if not is_open and not is_there:
-            raise AnsweredAlready(self.run_id, wait.wait_id, _how(run, wait))
+            raise AnsweredAlready(self.run_id, wait.wait_id, _how(run_status, wait))
         await self._engine.commanded(self.run_id)
 
     async def _is_told(self, command_id: CommandId) -> bool:
@@ -280,13 +283,13 @@ def _not_sent(run_id: RunId, status: RunStatus, signal: str) -> RunEnded:
     return RunEnded(run_id, status.value, f"Signal {signal!r} was not sent: nobody would take it.")
 
 
-def _how(run: RunState, wait: WaitState) -> str:
+def _how(run_status: RunStatus, wait: WaitState) -> str:
     if wait.status is WaitStatus.PAST and wait.settled_at is None:
         return "is asked again, under another id"
     if wait.status is WaitStatus.WITHDRAWN:
         return "is not asked any more: its node has ended"
-    if run.status in TERMINAL:
-        return f"is not asked any more: the run is {run.status.value}"
+    if run_status in TERMINAL:
+        return f"is not asked any more: the run is {run_status.value}"
     if wait.by == DEADLINE:
         return "was not answered in time"
     return f"was answered by {wait.by!r}" if wait.by else "has been answered"

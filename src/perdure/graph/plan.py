@@ -88,6 +88,21 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Outputs that no edge feeds, in their JSON form."""
     stages: Mapping[str, tuple[NodeId, ...]]
 
+    # What whoever drives a run of it asks at its start, and is the same for all of them.
+
+    awaited: Mapping[NodeId, int]
+    """By node: how many others have to settle or to begin before it is looked at, while nothing has happened yet."""
+    once: tuple[NodeId, ...]
+    """Nodes whose bodies must not be repeated."""
+    returned: frozenset[NodeId]
+    """Nodes that give the run's outputs."""
+    fed: tuple[NodeId, ...]
+    """Nodes that are fed from outside."""
+    generators: tuple[NodeId, ...]
+    """Nodes that yield what they give, and are not fed from outside."""
+    looked_at: tuple[Edge, ...]
+    """Edges by which conditions and the run's outputs look at its inputs."""
+
     def downstream_of(self, node_id: NodeId) -> list[NodeId]:
         """Return every node that could tell if this one gave something else, without itself."""
         cone: dict[NodeId, None] = {}
@@ -143,24 +158,34 @@ def compile_plan(graph: Graph, types: Mapping[str, NodeType[..., Any]], *, gener
             picked.setdefault(edge.source, []).append(edge)
         if edge.source != INPUT and edge.target != OUTPUT:
             downstream[edge.source][edge.target] = None
+    nodes = {
+        node.id: _node_plan(
+            node,
+            incoming[node.id],
+            tuple(downstream[node.id]),
+            tuple(picked.get(node.id, ())),
+            starting.get(node.id) or known.get(node.type, generator if node.id in generators else unknown),
+            live.get(node.id, ()),
+            tuple(readers.get(node.id, ())),
+            tuple(from_outside.get(node.id, ())),
+        )
+        for node in graph.nodes
+    }
+    fed = tuple(node.id for node in graph.nodes if node.type in FED)
+    conditions = (edge for plan in nodes.values() for edge in plan.conditions)
+    giving = {node_id for node_id, plan in nodes.items() if plan.flow is not None and plan.flow.is_generator}
     return Plan(
         graph=graph,
-        nodes={
-            node.id: _node_plan(
-                node,
-                incoming[node.id],
-                tuple(downstream[node.id]),
-                tuple(picked.get(node.id, ())),
-                starting.get(node.id) or known.get(node.type, generator if node.id in generators else unknown),
-                live.get(node.id, ()),
-                tuple(readers.get(node.id, ())),
-                tuple(from_outside.get(node.id, ())),
-            )
-            for node in graph.nodes
-        },
+        nodes=nodes,
         outputs=tuple(_bindings(incoming[OUTPUT], graph.outputs)),
         constant_outputs=_unfed(graph.outputs, incoming[OUTPUT]),
         stages=_stages(graph),
+        awaited={node_id: len(plan.upstream) + len(plan.opened_by) for node_id, plan in nodes.items()},
+        once=tuple(node_id for node_id, plan in nodes.items() if plan.policy.once),
+        returned=frozenset(edge.source for edge in incoming[OUTPUT]),
+        fed=fed,
+        generators=tuple(node_id for node_id in nodes if node_id in giving and node_id not in fed) if giving else (),
+        looked_at=tuple(edge for edge in (*conditions, *incoming[OUTPUT]) if edge.source == INPUT),
     )
 
 

@@ -21,14 +21,6 @@ class Again:
     def __init__(self, plan: Plan, projection: Projection) -> None:
         self._plan = plan
         self._projection = projection
-        self._returned = {edge.source for binding in plan.outputs for edge in binding.edges}
-        self.inputs = [node_id for node_id in plan.nodes if self._is_input(node_id)]
-        """Nodes that stand for inputs that are streams."""
-        self._generators = [
-            node_id
-            for node_id, node in plan.nodes.items()
-            if node.flow is not None and node.flow.is_generator and not self._is_input(node_id)
-        ]
 
     def begin_with(self, *nodes: NodeId) -> list[NodeId]:
         """Return the nodes that begin again if some give something else than before, without those themselves."""
@@ -61,7 +53,7 @@ class Again:
 
     def _is_left(self, node_id: NodeId) -> bool:
         plan, status = self._plan.nodes[node_id], self._projection.status
-        if not plan.readers or plan.downstream or node_id in self._returned:
+        if not plan.readers or plan.downstream or node_id in self._plan.returned:
             return False
         return status(node_id) is NodeStatus.RUNNING and all(status(reader) in ENDED for reader in plan.readers)
 
@@ -69,7 +61,7 @@ class Again:
         return self._plan.nodes[node_id].node.type in FED
 
     def _unfinished(self) -> Iterator[NodeId]:
-        return (node_id for node_id in self._generators if self._projection.status(node_id) not in ENDED)
+        return (node_id for node_id in self._plan.generators if self._projection.status(node_id) not in ENDED)
 
     def _found(self, generators: Iterable[NodeId]) -> dict[NodeId, None]:
         found: dict[NodeId, None] = {}

@@ -199,6 +199,13 @@ class Standing:
     def _survey(self) -> None:
         """Derive the counters from the projection: O(V + E), when a run is taken up, or goes on on another branch."""
         nodes = self.projection.nodes
+        if not nodes:
+            self._unsettled = len(self.plan.nodes)
+            self._live = self._running = 0
+            self._suspended, self._delayed = {}, {}
+            self._once_nodes = list(self.plan.once)
+            self._waiting = dict(self.plan.awaited)
+            return
         settled = {node_id for node_id, node in nodes.items() if node.status in SETTLED}
         self._unsettled = len(self.plan.nodes) - len(settled)
         self._live = sum(node.status not in ENDED and node.status is not NodeStatus.IDLE for node in nodes.values())

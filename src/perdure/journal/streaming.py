@@ -153,7 +153,7 @@ class Streaming(Standing):
         flow = self.plan.nodes[node_id].flow
         if flow is not None:
             # When a generator is done, fewer may begin again, and inputs may be left by all.
-            inputs = self._again.inputs if flow.is_generator else ()
+            inputs = self.plan.fed if flow.is_generator else ()
             self.unread.extend(filter(self.is_unread, (node_id, *(edge.source for edge in flow.live), *inputs)))
 
     def _cut_off_readers(self, node_id: NodeId, at: int) -> None:

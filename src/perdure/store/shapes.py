@@ -85,6 +85,7 @@ class OpenWait(msgspec.Struct, frozen=True, kw_only=True):
 
     run_id: RunId
     workflow: str
+    run_status: RunStatus
     wait: WaitState
 
 

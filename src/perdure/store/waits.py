@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from perdure.ids import BranchId, NodeId, RunId, Seq
-from perdure.journal.states import Question, SignalState, WaitKind, WaitState, WaitStatus
+from perdure.journal.states import Question, RunStatus, SignalState, WaitKind, WaitState, WaitStatus
 from perdure.store.rows import Row, to_json
 from perdure.store.shapes import OpenWait, Wakings
 
@@ -64,8 +64,8 @@ def wait_of(row: Row) -> WaitState:
 
 
 def open_wait_of(row: Row) -> OpenWait:
-    """Read run_id, workflow and the columns of `wait_row`."""
-    return OpenWait(run_id=RunId(row[0]), workflow=row[1], wait=wait_of(row[2:]))
+    """Read run_id, workflow, the columns of `wait_row`, and the status of the run."""
+    return OpenWait(run_id=RunId(row[0]), workflow=row[1], wait=wait_of(row[2:]), run_status=RunStatus(row[-1]))
 
 
 def signal_row(signal: SignalState) -> tuple[Any, ...]:

@@ -895,9 +895,9 @@ SELECT NULL, (SELECT wake_at FROM run_state
 -- A page of what runs wait for, oldest first, by the index of what is open. `$2`, `$3` where the last page ended. The run is
 -- looked up behind OFFSET 0, as in find_claimable.
 SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, w.occurrence, w.status, w.question, w.signal,
-       w.signal_id, w.due, w.result, w.responded_by, w.opened_at, w.settled_at, w.last_seq
+       w.signal_id, w.due, w.result, w.responded_by, w.opened_at, w.settled_at, w.last_seq, r.status
   FROM run_waits AS w
-       CROSS JOIN LATERAL (SELECT workflow FROM run_state AS r
+       CROSS JOIN LATERAL (SELECT workflow, status FROM run_state AS r
                             WHERE r.project_id = $1 AND r.run_id = w.run_id AND r.branch_id = w.branch_id
                            OFFSET 0) AS r
  WHERE w.project_id = $1 AND w.status = 'open' AND (w.opened_at, w.wait_id) > ($2, $3)
@@ -907,9 +907,9 @@ SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, 
 -- As list_open_waits, of what people are asked: by an index of its own, because few of a million that wait may be questions.
 -- One whose answer is there, and has yet to be taken up by whoever drives the run, is asked no more: looked up as the run is.
 SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, w.occurrence, w.status, w.question, w.signal,
-       w.signal_id, w.due, w.result, w.responded_by, w.opened_at, w.settled_at, w.last_seq
+       w.signal_id, w.due, w.result, w.responded_by, w.opened_at, w.settled_at, w.last_seq, r.status
   FROM run_waits AS w
-       CROSS JOIN LATERAL (SELECT workflow FROM run_state AS r
+       CROSS JOIN LATERAL (SELECT workflow, status FROM run_state AS r
                             WHERE r.project_id = $1 AND r.run_id = w.run_id AND r.branch_id = w.branch_id
                            OFFSET 0) AS r
  WHERE w.project_id = $1 AND w.status = 'open' AND w.kind IN ('ask', 'suspend') AND (w.opened_at, w.wait_id) > ($2, $3)
@@ -921,9 +921,9 @@ SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, 
 -- name: list_waits
 -- As list_open_waits, of whatever status (`$4`) and kinds (`$5` whether questions only). It reads all waits there are.
 SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, w.occurrence, w.status, w.question, w.signal,
-       w.signal_id, w.due, w.result, w.responded_by, w.opened_at, w.settled_at, w.last_seq
+       w.signal_id, w.due, w.result, w.responded_by, w.opened_at, w.settled_at, w.last_seq, r.status
   FROM run_waits AS w
-       CROSS JOIN LATERAL (SELECT workflow FROM run_state AS r
+       CROSS JOIN LATERAL (SELECT workflow, status FROM run_state AS r
                             WHERE r.project_id = $1 AND r.run_id = w.run_id AND r.branch_id = w.branch_id
                            OFFSET 0) AS r
  WHERE w.project_id = $1 AND (w.opened_at, w.wait_id) > ($2, $3) AND ($4::text IS NULL OR w.status = $4)
@@ -937,7 +937,7 @@ SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, 
 -- name: list_run_waits
 -- As list_waits, of one run (`$6`).
 SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, w.occurrence, w.status, w.question, w.signal,
-       w.signal_id, w.due, w.result, w.responded_by, w.opened_at, w.settled_at, w.last_seq
+       w.signal_id, w.due, w.result, w.responded_by, w.opened_at, w.settled_at, w.last_seq, r.status
   FROM run_state AS r
        CROSS JOIN LATERAL (SELECT * FROM run_waits
                             WHERE project_id = $1 AND run_id = r.run_id AND branch_id = r.branch_id
@@ -953,9 +953,9 @@ SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, 
 -- name: load_wait
 -- A wait by its id alone.
 SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, w.occurrence, w.status, w.question, w.signal,
-       w.signal_id, w.due, w.result, w.responded_by, w.opened_at, w.settled_at, w.last_seq
+       w.signal_id, w.due, w.result, w.responded_by, w.opened_at, w.settled_at, w.last_seq, r.status
   FROM run_waits AS w
-       CROSS JOIN LATERAL (SELECT workflow FROM run_state AS r
+       CROSS JOIN LATERAL (SELECT workflow, status FROM run_state AS r
                             WHERE r.project_id = $1 AND r.run_id = w.run_id AND r.branch_id = w.branch_id
                            OFFSET 0) AS r
  WHERE w.project_id = $1 AND w.wait_id = $2;

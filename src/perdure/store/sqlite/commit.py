@@ -9,8 +9,8 @@ whole.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from perdure.clock import Clock
 from perdure.errors import StoreError, StoreLocked
@@ -19,6 +19,8 @@ from perdure.store.sqlite.bindings import fencing, row_writes
 from perdure.store.sqlite.file import SqliteFile
 from perdure.store.sqlite.pace import Pace, rows_of
 from perdure.store.transitions import Committed, Keep, LeaseLost, Outcome, Rejected, RunExists, Transition
+
+T = TypeVar("T")
 
 COMMIT_BUDGET_SECONDS = 0.004
 """A group that is expected to take longer until it is durable is not committed on the loop."""
@@ -53,6 +55,15 @@ class GroupWriter:
             except StoreLocked:
                 pass  # the thread can wait for whoever holds the file
         return await self._file.write(lambda: self._commit(transitions))
+
+    async def transact(self, work: Callable[[], T]) -> T:
+        """Run `work`, which writes a row or two, in a transaction of its own: on the loop while that is fast, as groups are."""
+        if not self._file.is_writing and self._pace.to_commit(1) <= COMMIT_BUDGET_SECONDS:
+            try:
+                return self._file.transact_at_once(work)
+            except StoreLocked:
+                pass  # as in `write`
+        return await self._file.transact(work)
 
     async def _commit_in_halves(self, transitions: Sequence[Transition]) -> Sequence[Outcome]:
         """Write the rows on the loop, and have them made durable in the thread."""

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 import apsw
 
 from perdure.clock import Clock
-from perdure.errors import StoreDamaged, StoreError, StoreReadOnly, StoreUnavailable
+from perdure.errors import StoreDamaged, StoreError, StoreLocked, StoreReadOnly, StoreUnavailable
 from perdure.store.migrate import Migration, plan, read_migrations
 from perdure.store.queries import load_queries
 from perdure.store.sqlite.connection import (
@@ -39,6 +41,9 @@ Binding = tuple[Any, ...]
 Rows = list[tuple[Any, ...]]
 
 PACKAGE = "perdure.store.sqlite"
+LOOK_UP_SECONDS = 0.002
+"""Who has held up the loop for longer by looking something up is more careful for a while."""
+CAREFUL_SECONDS = 1.0
 
 
 class SqliteFile:
@@ -56,6 +61,8 @@ class SqliteFile:
         self._connections: list[apsw.Connection] = []
         self._lock = asyncio.Lock()
         self._writing: set[asyncio.Future[Any]] = set()
+        self._reader_lock = threading.Lock()
+        self._careful_until = 0.0
         self._process = os.getpid()
         self._is_closed = False
         self._identity: tuple[int, int] | None = None
@@ -195,12 +202,44 @@ class SqliteFile:
         frozen = self._frozen
         if frozen is not None:
             return await self._call(lambda: frozen.read(read_from))
-        return await self._call(lambda: self._in_read_transaction(work))
+        return await self._call(lambda: self._read_alone(work))
+
+    async def look_up(self, work: Callable[[], T]) -> T:
+        """As `read`, for what finds a few rows by their keys: at once if nobody else reads, because the way to the thread and
+        back takes longer than that."""
+        started = time.perf_counter()
+        is_free = self._frozen is None and not self._is_closed and started >= self._careful_until
+        if not (is_free and self._reader_lock.acquire(blocking=False)):
+            return await self.read(work)
+        try:
+            self.require_open()
+            return self._impatiently(self._reader, lambda: self._in_read_transaction(work))
+        except StoreLocked:
+            pass  # the thread can wait for whoever holds the file
+        finally:
+            self._reader_lock.release()
+            ended = time.perf_counter()
+            if ended - started > LOOK_UP_SECONDS:
+                self._careful_until = ended + CAREFUL_SECONDS
+        return await self.read(work)
 
     async def transact(self, work: Callable[[], T]) -> T:
         """Run `work` in a transaction of its own."""
-        try:
+        with self._refusals():
             return await self.write(lambda: self.in_transaction(work))
+
+    def transact_at_once(self, work: Callable[[], T]) -> T:
+        """As `transact`, on the loop, and without waiting for other processes: what they hold raises StoreLocked."""
+        self.require_open()
+        self.require_writable()
+        with self._refusals():
+            return self.impatiently(lambda: self.in_transaction(work))
+
+    @contextmanager
+    def _refusals(self) -> Generator[None]:
+        """What is too large, or of another kind than its column, is the caller's fault, and said so."""
+        try:
+            yield
         except (apsw.MismatchError, apsw.TooBigError) as error:
             raise translate(error, self.path) from error
 
@@ -303,11 +342,14 @@ class SqliteFile:
 
     def impatiently(self, work: Callable[[], T]) -> T:
         """Run `work` without waiting for other processes: what they hold raises StoreLocked at once."""
-        set_patience(self.writer, 0)
+        return self._impatiently(self.writer, work)
+
+    def _impatiently(self, connection: apsw.Connection, work: Callable[[], T]) -> T:
+        set_patience(connection, 0)
         try:
             return work()
         finally:
-            set_patience(self.writer, BUSY_TIMEOUT_MS / 1_000)
+            set_patience(connection, BUSY_TIMEOUT_MS / 1_000)
 
     async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
         """Do what has the connections to itself: once begun it is finished, whoever leaves, before they are used again."""
@@ -320,6 +362,10 @@ class SqliteFile:
     async def _alone(self, work: Callable[[], T]) -> T:
         async with self._lock:
             return await self._call(work)
+
+    def _read_alone(self, work: Callable[[], T]) -> T:
+        with self._reader_lock:
+            return self._in_read_transaction(work)
 
     def _in_read_transaction(self, work: Callable[[], T]) -> T:
         with translated(self.path):

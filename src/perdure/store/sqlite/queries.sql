@@ -525,7 +525,7 @@ SELECT NULL, (SELECT min(wake_at) FROM run_state
 -- name: list_open_waits
 -- A page of what runs wait for, oldest first, by the index of what is open. `?2`, `?3` where the last page ended.
 SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, w.occurrence, w.status, w.question, w.signal,
-       w.signal_id, w.due, w.result, w.responded_by, w.opened_at, w.settled_at, w.last_seq
+       w.signal_id, w.due, w.result, w.responded_by, w.opened_at, w.settled_at, w.last_seq, r.status
   FROM run_waits AS w CROSS JOIN run_state AS r
     ON r.project_id = w.project_id AND r.run_id = w.run_id AND r.branch_id = w.branch_id
  WHERE w.project_id = ?1 AND w.status = 'open' AND (w.opened_at, w.wait_id) > (?2, ?3)
@@ -535,7 +535,7 @@ SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, 
 -- As list_open_waits, of what people are asked: by an index of its own, because few of a million that wait may be questions.
 -- One whose answer is there, and has yet to be taken up by whoever drives the run, is asked no more.
 SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, w.occurrence, w.status, w.question, w.signal,
-       w.signal_id, w.due, w.result, w.responded_by, w.opened_at, w.settled_at, w.last_seq
+       w.signal_id, w.due, w.result, w.responded_by, w.opened_at, w.settled_at, w.last_seq, r.status
   FROM run_waits AS w CROSS JOIN run_state AS r
     ON r.project_id = w.project_id AND r.run_id = w.run_id AND r.branch_id = w.branch_id
  WHERE w.project_id = ?1 AND w.status = 'open' AND w.kind IN ('ask', 'suspend') AND (w.opened_at, w.wait_id) > (?2, ?3)
@@ -546,7 +546,7 @@ SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, 
 -- name: list_waits
 -- As list_open_waits, of whatever status (`?4`) and kinds (`?5` whether questions only). It reads all waits there are.
 SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, w.occurrence, w.status, w.question, w.signal,
-       w.signal_id, w.due, w.result, w.responded_by, w.opened_at, w.settled_at, w.last_seq
+       w.signal_id, w.due, w.result, w.responded_by, w.opened_at, w.settled_at, w.last_seq, r.status
   FROM run_waits AS w CROSS JOIN run_state AS r
     ON r.project_id = w.project_id AND r.run_id = w.run_id AND r.branch_id = w.branch_id
  WHERE w.project_id = ?1 AND (w.opened_at, w.wait_id) > (?2, ?3) AND (?4 IS NULL OR w.status = ?4)
@@ -559,7 +559,7 @@ SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, 
 -- name: list_run_waits
 -- As list_waits, of one run (`?6`).
 SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, w.occurrence, w.status, w.question, w.signal,
-       w.signal_id, w.due, w.result, w.responded_by, w.opened_at, w.settled_at, w.last_seq
+       w.signal_id, w.due, w.result, w.responded_by, w.opened_at, w.settled_at, w.last_seq, r.status
   FROM run_state AS r CROSS JOIN run_waits AS w
     ON w.project_id = r.project_id AND w.run_id = r.run_id AND w.branch_id = r.branch_id
  WHERE r.project_id = ?1 AND r.run_id = ?6 AND (w.opened_at, w.wait_id) > (?2, ?3) AND (?4 IS NULL OR w.status = ?4)
@@ -572,7 +572,7 @@ SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, 
 -- name: load_wait
 -- A wait by its id alone.
 SELECT w.run_id, r.workflow, w.branch_id, w.wait_id, w.node_id, w.kind, w.name, w.occurrence, w.status, w.question, w.signal,
-       w.signal_id, w.due, w.result, w.responded_by, w.opened_at, w.settled_at, w.last_seq
+       w.signal_id, w.due, w.result, w.responded_by, w.opened_at, w.settled_at, w.last_seq, r.status
   FROM run_waits AS w CROSS JOIN run_state AS r
     ON r.project_id = w.project_id AND r.run_id = w.run_id AND r.branch_id = w.branch_id
  WHERE w.project_id = ? AND w.wait_id = ?;

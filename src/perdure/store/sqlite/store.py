@@ -46,6 +46,10 @@ from perdure.store.transitions import Outcome, Transition
 
 T = TypeVar("T")
 
+SHORT_LOG = 100
+"""A run with so few events has so few rows that they are looked up at once."""
+_BY_KEY = frozenset(("load_state", "load_node", "load_wait", "load_command", "load_archive", "load_deletion"))
+"""Statements that find at most one row."""
 RECORDS_AT_ONCE = 500
 """How many records of whole runs are read in one go, or a few more."""
 
@@ -137,11 +141,14 @@ class SqliteStore(Lookups):
     # Runs
 
     async def load_run(self, run_id: RunId) -> StoredRun | None:
-        return (
-            await self._file.read(lambda: self._reading.stored_run(run_id, most_commands=COMMANDS_PER_RUN))
-            if is_text(run_id)
-            else None
-        )
+        def read() -> StoredRun | None:
+            return self._reading.stored_run(run_id, most_commands=COMMANDS_PER_RUN)
+
+        found = await self._rows("load_state", run_id)
+        if not found:
+            return None
+        is_short = rows.run_of(found[0]).last_seq <= SHORT_LOG
+        return await (self._file.look_up(read) if is_short else self._file.read(read))
 
     async def load_events(self, run_id: RunId, *, after: Seq, limit: int) -> Sequence[Recorded]:
         return (
@@ -321,7 +328,7 @@ class SqliteStore(Lookups):
             return False
 
         try:
-            return await self._file.transact(add)
+            return await self._door.transact(add)
         except apsw.ConstraintError as error:
             raise RunNotFound(command.run_id) from error
 
@@ -400,6 +407,8 @@ class SqliteStore(Lookups):
         # No row holds a text that is none, and the driver cannot even ask for it.
         if not all(is_text(value) for value in values if isinstance(value, str)):
             return []
+        if name in _BY_KEY:
+            return await self._file.look_up(lambda: self._file.select(name, (project_id or self._project, *values)))
         return await self._everywhere(name, project_id or self._project, *values)
 
     async def _everywhere(self, name: str, *values: Any) -> Rows:
