@@ -275,6 +275,18 @@ def test_chosen_items_run_again(cli: Cli):
     assert len(cli("branches", "r1").stdout.splitlines()) == 3
 
 
+def test_items_that_a_failed_map_does_not_have_are_refused(cli: Cli):
+    cli.write("flow.py", MAPPED.replace("    return x * 2", "    assert x != 6\n    return x * 2"))
+    assert cli("run", "flow.py", "-i", "n=1", "--run-id", "r1").returncode == 1
+    before = cli("events", "r1", "--json").stdout
+
+    for more in ((), ("--dry-run",)):
+        refused = cli("jump", "r1", "double", "--items", "3,12-14", *more)
+        assert refused.returncode == 2
+        assert "there is no item 12, 13, 14 of 'double': it has 10, from 0 to 9. Choose among those" in refused.stderr
+    assert cli("events", "r1", "--json").stdout == before
+
+
 @pytest.mark.parametrize(
     ("items", "problem"),
     [

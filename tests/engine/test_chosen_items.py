@@ -188,6 +188,124 @@ async def test_items_of_a_map_that_has_failed(store_url: str) -> None:
         await assert_whole(engine, run)
 
 
+async def test_what_is_not_done_between_chosen_items_keeps_its_keys(store_url: str) -> None:
+    async with Engine(store_url) as engine:
+        broken.add(6)
+        run = await engine.start(over_list, xs=list(range(10)))
+        with pytest.raises(RunFailed):
+            await run.result()
+        broken.clear()
+
+        await run.jump("tenfold", items=[0, 2, 3, 9])
+
+        assert await run.result() == 450
+        assert len(set(keys["tenfold", 6])) == 1, "it had failed, and is tried again"
+        for x in (0, 2, 3):
+            assert len(set(keys["tenfold", x])) == 2
+        assert len(keys["tenfold", 1]) == 1
+        await assert_whole(engine, run)
+
+
+@workflow
+def over_constants(first: int) -> Any:
+    return collect(tenfold.map([first, 1, 2, 3, 4, 5]))
+
+
+@workflow
+def over_failing_stream(many: int) -> Any:
+    return collect(plus_one.map(tenfold.map(numbers(many))))
+
+
+@workflow
+def over_pairs(xs: list[int], many: int) -> Any:
+    return collect(paired.map(tenfold.map(xs), numbers(many), join="zip", leftovers="drop"))
+
+
+@pytest.mark.parametrize(
+    ("flow", "inputs", "node_id", "there"),
+    [
+        (over_list, {"xs": list(range(10))}, "tenfold", 10),
+        (over_failing_stream, {"many": 10}, "tenfold", 10),
+        (over_failing_stream, {"many": 10}, "plus_one", 10),
+        (over_constants, {"first": 6}, "tenfold", 6),
+    ],
+)
+async def test_items_beyond_the_end_of_a_map_that_has_failed_are_refused(
+    store_url: str, flow: Any, inputs: dict[str, Any], node_id: str, there: int
+) -> None:
+    async with Engine(store_url) as engine:
+        broken.add(6 if flow is not over_constants else 4)
+        run = await engine.start(flow, **inputs)
+        with pytest.raises(RunFailed):
+            await run.result()
+        before = await log_of(run)
+
+        for items in ([there], [0, there, there + 1], [10**9]):
+            missing = ", ".join(str(item) for item in items if item >= there)
+            problem = f"no item {missing} of '{node_id}': it has {there}, from 0 to {there - 1}. Choose among those"
+            with pytest.raises(CannotGoBack, match=problem):
+                await run.jump(node_id, items=items)
+            assert problem in str((await run.preview(node_id, items=items)).given_up)
+
+        assert await log_of(run) == before
+        assert (await run.load()).commands == ()
+        broken.clear()
+        await run.jump(node_id, items=[there - 1])
+        await run.result()
+        await assert_whole(engine, run)
+
+
+@node
+async def three_and_no_more() -> AsyncIterator[int]:
+    for number in range(3):
+        yield number
+    gates["given"].set()
+    await gates["more"].wait()
+    yield 3
+
+
+@node
+async def after_all_three(ctx: Context, x: int) -> int:
+    note(ctx, x)
+    if x == 2 and not gates["more"].is_set():
+        await gates["given"].wait()
+        raise ValueError("it has come too early")
+    return x
+
+
+@workflow
+def over_open_stream() -> Any:
+    return collect(after_all_three.map(three_and_no_more()))
+
+
+async def test_items_that_have_not_come_yet_are_refused(store_url: str) -> None:
+    async with Engine(store_url) as engine:
+        gates.update(given=asyncio.Event(), more=asyncio.Event())
+        run = await engine.start(over_open_stream)
+        with pytest.raises(RunFailed):
+            await run.result()
+
+        with pytest.raises(CannotGoBack, match="no item 3 of 'after_all_three': it has 3 so far, from 0 to 2"):
+            await run.jump("after_all_three", items=[3])
+
+        gates["more"].set()
+        await run.jump("after_all_three", items=[0, 2])
+        assert await run.result() == [0, 1, 2, 3]
+        assert calls("after_all_three")[0] == 2
+        await assert_whole(engine, run)
+
+
+async def test_of_streams_that_are_zipped_the_shortest_tells_how_many_items_there_are(store_url: str) -> None:
+    async with Engine(store_url) as engine:
+        broken.add(70)
+        run = await engine.start(over_pairs, xs=list(range(10)), many=8)
+        with pytest.raises(RunFailed):
+            await run.result()
+
+        with pytest.raises(CannotGoBack, match="no item 8 of 'paired': it has 8, from 0 to 7"):
+            await run.jump("paired", items=[8])
+
+
 @node(on_item_error="skip")
 async def perhaps(ctx: Context, x: int) -> int:
     note(ctx, x)
@@ -592,6 +710,8 @@ def over_two_streams(many: int) -> Any:
 @node
 async def paired(ctx: Context, x: int, y: int) -> int:
     note(ctx, x // 10)
+    if x in broken:
+        raise ValueError(f"{x} is broken")
     return x + y
 
 

@@ -10,10 +10,12 @@ import msgspec
 
 from perdure.engine.apart import taken_apart
 from perdure.engine.entries import Entry, entries_of, rows_of
+from perdure.engine.failures import InputUnusable
 from perdure.engine.goingback import JUMP, Back, is_switch
 from perdure.engine.past import EVENTS_PER_PAGE
+from perdure.engine.supply import Supplied, Supply
 from perdure.engine.values import Values
-from perdure.errors import BlobDamaged, BlobMissing, CannotGoBack, JournalError
+from perdure.errors import BlobDamaged, BlobMissing, CannotGoBack, JournalError, ValueNotReadable
 from perdure.graph.plan import NodePlan, Plan
 from perdure.ids import BranchId, CommandId, NodeId, RunId, Seq
 from perdure.journal.decide import Decider
@@ -47,8 +49,7 @@ class Reopening(msgspec.Struct, frozen=True, kw_only=True):
 
 def decider_of(stored: StoredRun, plan: Plan) -> Decider:
     """Return whoever decides about a run, to be asked what would follow."""
-    waits = Waits(stored.waits, stored.signals)
-    return Decider(Projection(stored.run, stored.nodes, {}, waits, stored.given), plan)
+    return Decider(_projection_of(stored), plan)
 
 
 async def load_reopenings(
@@ -81,7 +82,7 @@ async def load_reopening(store: Store, values: Values, stored: StoredRun, plan: 
     for node_id, chosen in cone.items.items():
         entries = await reader.entries(node_id)
         if node_id == next(iter(cone.items)):
-            reader.require_there(node_id, chosen, entries)
+            await reader.require_there(node_id, chosen, entries)
         again = frozenset(positions_in(chosen))
         left = {position: entry for position, entry in entries.items() if position not in again}
         failed = len(await reader.failed(node_id) - again)
@@ -90,6 +91,10 @@ async def load_reopening(store: Store, values: Values, stored: StoredRun, plan: 
         if not await reader.has_rows(node_id):
             items[node_id] = _kept(rows, plan.nodes[node_id], await reader.entries(node_id))
     return Reopening(items=items, rows=tuple(rows))
+
+
+def _projection_of(stored: StoredRun) -> Projection:
+    return Projection(stored.run, stored.nodes, {}, Waits(stored.waits, stored.signals), stored.given)
 
 
 def _kept(
@@ -121,6 +126,7 @@ class _Reader:
         self._values = values
         self._run_id: RunId = stored.run.run_id
         self._nodes = {node.node_id: node for node in stored.nodes}
+        self._supply = Supply(plan, _projection_of(stored), values, self.entries)
         self._counts: dict[tuple[NodeId, BranchId], int] | None = None
         self._log: list[Recorded] | None = None
 
@@ -177,14 +183,16 @@ class _Reader:
                     pass
         return failed
 
-    def require_there(self, node_id: NodeId, chosen: tuple[Range, ...], entries: Mapping[int, Entry]) -> None:
-        """Refuse items that a node which has completed has not had. Of another one, they may come."""
+    async def require_there(self, node_id: NodeId, chosen: tuple[Range, ...], entries: Mapping[int, Entry]) -> None:
+        """Refuse items that there are not for a node."""
+        there = Supplied(items=len(entries), may_grow=False)
         if self._nodes[node_id].status is not NodeStatus.COMPLETED:
-            return
-        if missing := [position for position in positions_in(chosen) if position not in entries]:
-            named = ", ".join(map(str, missing[:MOST_NAMED])) + (" and others" if len(missing) > MOST_NAMED else "")
-            there = f"it has {len(entries)}, from 0 to {len(entries) - 1}" if entries else "it has none"
-            raise self._refusal(f"there is no item {named} of {node_id!r}: {there}")
+            try:
+                there = await self._supply.of(node_id)
+            except (InputUnusable, ValueNotReadable) as error:
+                raise self._refusal(f"there are no items of {node_id!r} to choose: {error}") from error
+        if missing := [position for position in positions_in(chosen) if position >= there.items]:
+            raise self._refusal(_not_there(node_id, missing, there))
 
     async def _entries_in_rows(self, node: NodeState) -> dict[int, Entry]:
         assert node.stream is not None, "only streams have entries"
@@ -210,3 +218,12 @@ class _Reader:
 
     def _refusal(self, why: str) -> CannotGoBack:
         return CannotGoBack(self._run_id, why)
+
+
+def _not_there(node_id: NodeId, missing: list[int], there: Supplied) -> str:
+    named = ", ".join(map(str, missing[:MOST_NAMED])) + (" and others" if len(missing) > MOST_NAMED else "")
+    so_far = " so far" if there.may_grow else ""
+    if not there.items:
+        return f"there is no item {named} of {node_id!r}: it has none{so_far}. Go back to it as a whole"
+    has = f"it has {there.items:,}{so_far}, from 0 to {there.items - 1}"
+    return f"there is no item {named} of {node_id!r}: {has}. Choose among those, or go back to it as a whole"
