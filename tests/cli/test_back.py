@@ -298,6 +298,8 @@ def test_items_that_a_failed_map_does_not_have_are_refused(cli: Cli):
         ("\u0663", "neither 3 nor 3-7"),
         ("7-3", "ends before it begins"),
         ("0-99999999", "more than 1,000,000 items"),
+        ("0-599999,600000-1199999", "more than 1,000,000 items"),
+        ("0-999999,7", "more than 1,000,000 items"),
     ],
 )
 def test_what_names_no_items_is_refused(items: str, problem: str):

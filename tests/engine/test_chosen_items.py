@@ -671,6 +671,49 @@ async def test_ten_thousand_items_are_kept_quickly(store_url: str) -> None:
         await assert_whole(engine, run)
 
 
+@pytest.mark.slow
+async def test_a_map_over_every_second_of_ten_thousand_items_reads_nothing_back_that_is_at_hand(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Engine(store_url) as engine:
+        run = await began(engine, many=10_000)
+        called.clear()
+        pages = 0
+        load_items = engine.store.load_items
+
+        async def counted(*given: Any, **options: Any) -> Any:
+            nonlocal pages
+            pages += 1
+            return await load_items(*given, **options)
+
+        monkeypatch.setattr(engine.store, "load_items", counted)
+        await run.jump("tenfold", items=range(0, 10_000, 2))
+        assert (await run.result())["sum"] == sum(range(10_000)) * 10 + 10_000
+
+        assert len(calls("tenfold")) == len(calls("plus_one")) == 5_000
+        assert pages < 1_500, "that is what the two streams have when they become values"
+        await assert_whole(engine, run)
+
+
+@pytest.mark.slow
+async def test_every_second_of_ten_thousand_items_begins_again_quickly(store_url: str) -> None:
+    async with Engine(store_url) as engine:
+        run = await began(engine, xs=list(range(10_000)))
+        called.clear()
+
+        begun = time.perf_counter()
+        await run.jump("tenfold", items=range(0, 10_000, 2))
+        assert await run.result() == sum(range(10_000)) * 10
+        took = time.perf_counter() - begun
+
+        assert calls("tenfold") == dict.fromkeys(range(0, 10_000, 2), 1)
+        (state,) = [found for found in (await run.load()).nodes if found.node_id == "tenfold"]
+        assert state.stream is not None
+        assert state.stream.chosen == ((0, 9_999, 2),), "what is written with every batch of items is small"
+        assert took < 10, f"it took {took:.1f} s"
+        await assert_whole(engine, run)
+
+
 @node(once=True)
 async def paid(xs: list[int]) -> int:
     return sum(xs)

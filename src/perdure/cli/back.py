@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import click
@@ -68,17 +69,17 @@ def read_pair(text: str) -> tuple[str, Any]:
 
 def read_items(text: str) -> list[int]:
     """Return the items that a text names: `3,17` or `3-7`."""
-    items: list[int] = []
+    ranges: list[range] = []
     for part in text.split(","):
         first, is_range, last = part.strip().partition("-")
         if not (_is_number(first) and (_is_number(last) if is_range else True)):
             raise click.UsageError(f"--items {text!r} does not name items: {part.strip()!r} is neither 3 nor 3-7.")
         if is_range and int(last) < int(first):
             raise click.UsageError(f"--items {text!r} does not name items: {part.strip()!r} ends before it begins.")
-        if is_range and int(last) - int(first) >= MOST_ITEMS:
-            raise click.UsageError(f"--items {text!r} names more than {MOST_ITEMS:,} items.")
-        items += range(int(first), int(last) + 1) if is_range else [int(first)]
-    return items
+        ranges.append(range(int(first), int(last if is_range else first) + 1))
+    if sum(map(len, ranges)) > MOST_ITEMS:
+        raise click.UsageError(f"--items {text!r} names more than {MOST_ITEMS:,} items.")
+    return [*chain.from_iterable(ranges)]
 
 
 def _is_number(text: str) -> bool:

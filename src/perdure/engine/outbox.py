@@ -12,7 +12,8 @@ as they like, and memory stays bounded.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -28,8 +29,12 @@ if TYPE_CHECKING:
 MAX_PENDING_ENTRIES: Final = 1_024
 MAX_PENDING_BYTES: Final = 4 << 20
 """How much may wait to be recorded before whoever gives it has to wait, too."""
+MAX_AHEAD_BYTES: Final = 4 << 20
+"""How much of what was recorded before, behind what is missing, is kept at hand until readers may see it."""
 MAX_KEPT_BYTES: Final = 256 << 10
 """A stream of no more than this is kept at hand until it has become one value."""
+
+_NOTHING: Final[Mapping[int, Entry]] = MappingProxyType({})
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,8 +106,8 @@ class Outbox:
 
     # What is there already
 
-    def restore(self, ranges: Iterable[Range], *, is_closed: bool) -> None:
-        """Take note of entries that were recorded by others before."""
+    def restore(self, ranges: Iterable[Range], *, is_closed: bool, at_hand: Mapping[int, Entry] = _NOTHING) -> None:
+        """Take note of entries that were recorded by others before. Some may be at hand, and need not be read back."""
         for first, count in sorted(ranges):
             self._recorded += count
             if first == self.low:
@@ -110,6 +115,7 @@ class Outbox:
             else:
                 self._beyond.update(range(first, first + count))
         self._unseen = set(self._beyond) if self.is_ordered else set()
+        self._ahead = {position: entry for position, entry in at_hand.items() if position in self._unseen}
         self._whole = None if self._recorded else self._whole
         self._has_all(is_closed)
 

@@ -20,7 +20,7 @@ from perdure.graph.plan import NodePlan, Plan
 from perdure.ids import BranchId, CommandId, NodeId, RunId, Seq
 from perdure.journal.decide import Decider
 from perdure.journal.events import BranchCreated, ItemFailed, KeptItems, Recorded
-from perdure.journal.flow import Range, batch_digest, positions_in
+from perdure.journal.flow import Range, batch_digest, bridged, positions_in
 from perdure.journal.lineage import lineage
 from perdure.journal.projection import Projection
 from perdure.journal.repairing import Cone
@@ -108,11 +108,13 @@ def _kept(
     """Put entries into rows, and return what is told of them."""
     own = rows_of(plan.node.id, BranchId(0), entries, Seq(0))
     rows += own
+    renewed = bridged(chosen, entries)
     return KeptItems(
         ranges=tuple((row.position, row.count) for row in own),
         digest=batch_digest(bytes(row.items) for row in own) if own else "",
         failed=failed,
         chosen=chosen,
+        renewed=tuple(renewed) if len(renewed) < len(chosen) else (),
         generates=plan.flow is not None and plan.flow.is_generator,
     )
 

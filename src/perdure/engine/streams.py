@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -11,7 +11,7 @@ from perdure.engine.entries import Entry, entries_of
 from perdure.engine.inbox import PAGE_ROWS, START, Inbox, Place, Spawn, View
 from perdure.engine.live import EdgeFacts
 from perdure.engine.machinery import Machinery
-from perdure.engine.outbox import Batch, Outbox
+from perdure.engine.outbox import MAX_AHEAD_BYTES, Batch, Outbox
 from perdure.engine.patience import patiently
 from perdure.errors import JournalDamaged, StoreError
 from perdure.graph.declare import NodeType
@@ -51,6 +51,8 @@ class Streams:
         self._rows: list[ItemRow] = []
         self._batches: list[tuple[Outbox, Batch]] = []
         self._restored: dict[NodeId, list[ItemRange]] = {}
+        self._at_hand: dict[NodeId, dict[int, Entry]] = {}
+        """Entries that are rows of a branch which this process has begun, until somebody needs the stream."""
         for found in ranges:
             self._restored.setdefault(found.node_id, []).append(found)
 
@@ -78,7 +80,7 @@ class Streams:
         ) != stream.entries:  # what is left must not be taken for all of it
             problem = f"of the {stream.entries} entries of the stream of {node_id!r}, {kept} are kept"
             raise JournalDamaged(self._projection.run.run_id, problem)
-        outbox.restore(restored, is_closed=stream.is_closed)
+        outbox.restore(restored, is_closed=stream.is_closed, at_hand=self._at_hand.pop(node_id, {}))
         self._outboxes[node_id] = outbox
         return outbox
 
@@ -222,16 +224,23 @@ class Streams:
         if (outbox := self._outboxes.get(node_id)) is not None:
             outbox.cut_back(first)
 
-    def bring(self, nodes: Iterable[NodeId], rows: Sequence[ItemRow]) -> None:
+    def bring(self, nodes: Collection[NodeId], rows: Sequence[ItemRow]) -> None:
         """Go on with entries of some nodes that are rows of a branch, and with nothing else that was known of their streams."""
         for node_id in nodes:
             self.forget(node_id)
         self._take_note(rows)
+        for node_id in nodes:
+            own = [row for row in rows if row.node_id == node_id]
+            if sum(len(bytes(row.items)) for row in own) <= MAX_AHEAD_BYTES:
+                self._at_hand[node_id] = {
+                    position: entry for row in own for position, entry in enumerate(entries_of(row), start=row.position)
+                }
 
     def bring_back(self, rows: Sequence[ItemRow]) -> None:
         """Go on with entries that are copied to a branch, and with nothing else that was known of streams."""
         self._outboxes.clear()
         self._restored.clear()
+        self._at_hand.clear()
         self._take_note(rows)
 
     def _take_note(self, rows: Sequence[ItemRow]) -> None:
@@ -246,6 +255,7 @@ class Streams:
         """Keep nothing of a node's stream in memory."""
         self._outboxes.pop(node_id, None)
         self._restored.pop(node_id, None)
+        self._at_hand.pop(node_id, None)
 
 
 def _removes(drop: ItemDrop, row: ItemRow) -> bool:

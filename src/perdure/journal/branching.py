@@ -124,7 +124,7 @@ def _with_items(node: NodeState, kept: e.KeptItems, event: e.BranchCreated, seq:
         entries=entries,
         digest=digest,
         failed=kept.failed,
-        chosen=(*undone, *((first, count, generation) for first, count in kept.chosen)),
+        chosen=(*undone, *((first, count, generation) for first, count in kept.renewed or kept.chosen)),
         base=before.base if undone else node.generation,
     )
     return replace(_tried_again(replace(node, stream=stream), event, seq), generation=generation, outputs=None)

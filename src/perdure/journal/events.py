@@ -433,6 +433,8 @@ class KeptItems(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     """How many of them are of items that were given up."""
     chosen: tuple[tuple[int, int], ...] = ()
     """The items that begin again, as ranges. None if the node stays as it is, and only its items are read again."""
+    renewed: tuple[tuple[int, int], ...] = ()
+    """The same in fewer ranges, if there are, with items between them that are kept: nobody asks for the keys of those."""
     generates: bool = False
     """Whether the body of the node is a generator, of which nothing may have been started in this run."""
 

@@ -89,6 +89,17 @@ def positions_in(ranges: Iterable[Range]) -> Iterator[int]:
         yield from range(first, first + count)
 
 
+def bridged(ranges: Iterable[Range], positions: Container[int]) -> list[Range]:
+    """Return ascending ranges as few: those between which there are only these positions become one with them."""
+    found: list[Range] = []
+    for first, count in ranges:
+        if found and all(position in positions for position in range(sum(found[-1]), first)):
+            found[-1] = (found[-1][0], first + count - found[-1][0])
+        else:
+            found.append((first, count))
+    return found
+
+
 def in_ranges(position: int, ranges: Iterable[Range]) -> bool:
     """Whether a position is in one of these ranges."""
     return any(first <= position < first + count for first, count in ranges)
