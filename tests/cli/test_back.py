@@ -260,7 +260,13 @@ def test_chosen_items_run_again(cli: Cli):
     assert called == ["double 3", "double 6", "double 7", "double 8"]
     assert done.stdout.endswith("490\n")
     assert cli("verify", "r1").returncode == 0
-    assert "double retried" in cli("branches", "r1").stdout
+    branches = cli("branches", "r1")
+    assert "total again; items 3, 6-8 of double again" in branches.stdout
+    assert "retried" not in branches.stdout
+    first, second = json.loads(cli("branches", "r1", "--json").stdout)
+    assert (first["items"], first["version"], second["version"]) == ({}, 1, 1)
+    assert second["items"] == {"double": [{"first": 3, "last": 3}, {"first": 6, "last": 8}]}
+    assert (second["retried"], second["dropped"]) == ([], ["total"])
     events = cli("events", "r1").stdout
     assert "goes back to items 3, 6-8 of double" in events
     assert "items 3, 6-8 of double again" in events
@@ -335,6 +341,9 @@ def test_a_run_goes_on_with_another_version(failed: Cli, wish: tuple[str, ...]):
     assert done.stdout.endswith("total 20.0\n")
     assert "goes on on branch 2, with version 2" in failed("events", "r1").stdout
     assert failed.json("show", "r1")["version"] == 2
+    assert [branch["version"] for branch in failed.json("branches", "r1")] == [1, 2]
+    heads, *rows = failed("branches", "r1").stdout.splitlines()
+    assert [row[heads.index("VERSION")] for row in rows] == ["1", "2"]
     for look in (("show", "r1"), ("show", "r1", "--at", "3"), ("diff", "r1"), ("branches", "r1")):
         assert failed(*look).returncode == 0, look
     assert failed("verify").returncode == 0

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from perdure import Context, Engine, EngineSettings, Outputs, ask, collect, failures, node, when, workflow
+from perdure.engine.branches import Span
 from perdure.engine.run import Run
 from perdure.errors import CannotGoBack, RunFailed
 from perdure.graph.itemfailure import ItemFailure
@@ -110,6 +111,9 @@ async def test_chosen_items_run_again_and_no_others(store_url: str) -> None:
         assert preview.items == {"tenfold": (3, 17)}
         assert preview.runs == ("tenfold", "added")
         assert preview.given_up is None
+        found = (await run.branches())[-1]
+        assert found.items == {"tenfold": (Span(first=3, last=3), Span(first=17, last=17))}
+        assert (found.retried, found.dropped) == ((), ("added",))
         for x in range(20):
             own = keys["tenfold", x]
             assert len(set(own)) == len(own), "another piece of work has another key"

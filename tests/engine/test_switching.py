@@ -134,6 +134,7 @@ async def test_a_node_and_what_depends_on_it_run_by_the_other_version_and_nothin
         assert len(set(keys["three"])) == 2, "it is another piece of work"
         state = await run.state()
         assert (branch, state.version, state.branch_id) == (2, 2, 2)
+        assert [found.version for found in await run.branches()] == [1, 2]
         log = await log_of(run)
         created, activated = log[0].event, [entry.event for entry in log if isinstance(entry.event, e.BranchActivated)]
         assert isinstance(created, e.RunCreated)

@@ -25,12 +25,13 @@ from perdure.cli.run import Ended, attend, conclude, prepare
 from perdure.cli.stores import opened, require
 from perdure.cli.terminal import Paper, paper
 from perdure.cli.words import cells, counted, item_names, padded, plain
+from perdure.engine.branches import Branch, Span, load_branches
 from perdure.engine.engine import Engine
 from perdure.engine.inspect import find_run, load_run
-from perdure.engine.repairs import Branch, Preview, branch_of
+from perdure.engine.repairs import Preview
 from perdure.errors import CannotGoBack
 from perdure.ids import RunId
-from perdure.journal.flow import ranges_of
+from perdure.journal.flow import Range, ranges_of
 
 MOST_NAMES = 8
 MOST_ITEMS = 1_000_000
@@ -296,8 +297,8 @@ async def _preview(run_id: RunId, change: Change, place: Place) -> Preview:
 async def _branches(text: str, place: Place) -> list[Branch]:
     async with opened(place) as store:
         run_id = await find_run(store, text)
-        await load_run(store, run_id)
-        return [branch_of(found) for found in await store.list_branches(run_id)]
+        stored = await load_run(store, run_id)
+        return await load_branches(store, stored.run)
 
 
 def _foretell(preview: Preview, run_id: RunId, sheet: Paper, *, as_json: bool) -> int:
@@ -327,16 +328,20 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _print(found: Sequence[Branch], sheet: Paper) -> None:
-    rows = [(str(branch.branch), _origin(branch), _when(branch), _what(branch)) for branch in found]
-    heads = ("BRANCH", "FROM", "CREATED", "WHAT")
-    widths = [max(cells(row[column]) for row in (heads, *rows)) for column in range(3)]
+    heads = ("BRANCH", "FROM", "VERSION", "CREATED", "WHAT")
+    rows = [(str(branch.branch), _origin(branch), _version(branch), _when(branch), _what(branch)) for branch in found]
+    widths = [max(cells(row[column]) for row in (heads, *rows)) for column in range(4)]
     for row in (heads, *rows):
-        line = "  ".join([*(padded(row[column], widths[column]) for column in range(3)), row[3]]).rstrip()
+        line = "  ".join([*(padded(row[column], widths[column]) for column in range(4)), row[4]]).rstrip()
         click.echo(sheet.pen.faint(line) if row is heads else line)
 
 
 def _origin(branch: Branch) -> str:
     return "" if branch.parent is None else f"{branch.parent} at {branch.cut}"
+
+
+def _version(branch: Branch) -> str:
+    return "" if branch.version is None else str(branch.version)
 
 
 def _when(branch: Branch) -> str:
@@ -347,5 +352,10 @@ def _what(branch: Branch) -> str:
     parts = [f"as it was at {branch.cut}"] if branch.restored else []
     parts += [f"{_names(branch.dropped)} again"] if branch.dropped else []
     parts += [f"{_names(branch.retried)} retried"] if branch.retried else []
+    parts += [f"{item_names(_ranges(spans))} of {plain(name)} again" for name, spans in branch.items.items()]
     parts += [plain(branch.reason)] if branch.reason else []
     return "; ".join(parts)
+
+
+def _ranges(spans: Sequence[Span]) -> list[Range]:
+    return [(span.first, span.last - span.first + 1) for span in spans]

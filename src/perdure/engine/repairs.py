@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import msgspec
 
-from perdure.clock import from_micros
 from perdure.dispatch.failure import storable
+from perdure.engine.branches import Branch, load_branches
 from perdure.engine.catalogue import Prepared
 from perdure.engine.checkpoints import Checkpoints
 from perdure.engine.choosing import resolve
@@ -26,11 +26,11 @@ from perdure.graph.aliases import parse_reference
 from perdure.graph.handles import Handle
 from perdure.graph.validate import validate
 from perdure.graph.writing import content_hash
-from perdure.ids import BranchId, CommandId, NodeId, Seq
+from perdure.ids import BranchId, CommandId, NodeId
 from perdure.journal.compare import Difference
 from perdure.journal.flow import is_item_of, positions_in
 from perdure.journal.repairing import Change, Cone
-from perdure.journal.states import BranchState, RunState, WaitKind, WaitState
+from perdure.journal.states import RunState, WaitKind, WaitState
 from perdure.journal.switching import SwitchOutlook, why_not_switched
 from perdure.journal.truth import by_handle
 from perdure.store.shapes import Command, StoredRun
@@ -38,25 +38,6 @@ from perdure.store.transitions import BlobUse
 
 PATIENCE = timedelta(seconds=60)
 """How long a branch is waited for: longer than it takes others to notice that an engine is dead."""
-
-
-class Branch(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of history of a run."""
-
-    branch: BranchId
-    parent: BranchId | None
-    """None of the first one."""
-    cut: Seq | None
-    """The last event of its parent that belongs to it, but for the nodes that it drops."""
-    dropped: tuple[NodeId, ...]
-    """Nodes that have begun again on it."""
-    retried: tuple[NodeId, ...]
-    """Nodes that were tried again on it."""
-    restored: bool
-    """Whether it begins with what its parent was at the cut, whatever had become of the run since."""
-    reason: str
-    at: datetime | None
-    """When it was created; None of the first one, which is as old as the run."""
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,8 +177,7 @@ class Repairs(Checkpoints, Continuing):
 
     async def branches(self) -> Sequence[Branch]:
         """Return the run's lines of history in the order in which they were created."""
-        await self.state()
-        return [branch_of(found) for found in await self._engine.store.list_branches(self.run_id)]
+        return await load_branches(self._engine.store, await self.state())
 
     async def at(self, place: int | str) -> StoredRun:
         """Return the run as it stood after the event of this number, or at the checkpoint of this name. Raises PlaceNotFound."""
@@ -380,20 +360,6 @@ class Repairs(Checkpoints, Continuing):
                     problem = "it has gone on meanwhile, or somebody else had it go back before"
                     raise CannotGoBack(self.run_id, problem)
                 await self._engine.news(changed)
-
-
-def branch_of(found: BranchState) -> Branch:
-    """Return a line of history as users see it."""
-    return Branch(
-        branch=found.branch_id,
-        parent=found.parent,
-        cut=found.cut,
-        dropped=found.dropped,
-        retried=found.retried,
-        restored=found.restored,
-        reason=found.reason,
-        at=from_micros(found.created_at) if found.created_at else None,
-    )
 
 
 def _begins_again(wait: WaitState, cone: Cone, items: Mapping[NodeId, Sequence[int]]) -> bool:
