@@ -779,3 +779,36 @@ async def test_a_fork_that_went_back_to_items_goes_back_to_the_midst_of_that(sto
             "its items are gone, and of those that the fork took over there was only the whole"
         )
         await assert_whole(engine, fork)
+
+
+@pytest.mark.parametrize(
+    ("node_id", "ways"),
+    [
+        ("tenfold", "go back to 'numbers', or choose items of 'tenfold'"),
+        ("plus_one", "go back to 'numbers', or choose items of 'plus_one'"),
+    ],
+)
+async def test_whoever_cannot_go_back_to_a_whole_map_is_told_what_can_be_done(
+    store_url: str, node_id: str, ways: str
+) -> None:
+    async with Engine(store_url) as engine:
+        run = await began(engine, many=5)
+
+        with pytest.raises(CannotGoBack, match=f"its items are not kept: {ways}"):
+            await run.jump(node_id)
+
+        await run.jump(node_id, items=range(5))
+        await run.jump("numbers")
+        assert (await run.result())["sum"] == 105
+
+
+async def test_going_back_to_one_of_two_streams_is_not_what_is_recommended(store_url: str) -> None:
+    async with Engine(store_url) as engine:
+        run = await engine.start(over_two_streams, many=5)
+        await run.result()
+
+        with pytest.raises(CannotGoBack, match="its items are not kept: choose items of 'paired', as many") as refusal:
+            await run.jump("paired")
+        assert "go back to" not in refusal.value.why
+        with pytest.raises(CannotGoBack, match="not kept: go back to a node on which all depends that it reads"):
+            await run.jump("numbers")

@@ -58,6 +58,13 @@ class Switch(msgspec.Struct, frozen=True, kw_only=True):
     graph_hash: str
 
 
+class _ReadOut(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody would read a stream again, item by item, of which only the whole is left."""
+
+    reader: NodeId
+    source: NodeId
+
+
 class Repairing(Resting):
     """The decisions that have to do with going back."""
 
@@ -193,7 +200,11 @@ class Repairing(Resting):
         self._survey_again()
 
     def why_not(self, change: Change) -> str | None:
-        """Return why a run cannot go back to a node; None if it can."""
+        """Return why a run cannot go back to a node, and what can be done instead; None if it can."""
+        problem = self._problem(change)
+        return self._told(problem, change) if isinstance(problem, _ReadOut) else problem
+
+    def _problem(self, change: Change) -> str | _ReadOut | None:
         chosen = change.node_id
         if chosen not in self.plan.nodes:
             return f"there is no node {chosen!r} in its graph"
@@ -213,8 +224,24 @@ class Repairing(Resting):
             if plan.node.type in FED and node.started_at is not None:
                 return f"{node_id!r} is fed from outside, and what has come for it cannot be had again"
             if not change.items and (source := self._read_out_for(node_id, dropped)) is not None:
-                return f"{node_id!r} reads {source!r} item by item, and its items are not kept: go back to {source!r}"
+                return _ReadOut(reader=node_id, source=source)
         return None
+
+    def _told(self, problem: _ReadOut, change: Change) -> str:
+        reader, begins = problem.reader, problem.source
+        while (before := self._read_out_for(begins, self._dropped_with(begins))) is not None:
+            begins = before
+        ways: list[str] = []
+        if self._problem(Change(node_id=begins)) is None:
+            ways.append(f"go back to {begins!r}")
+        if reader == change.node_id and self._problem(Change(node_id=reader, items=(0,))) is None:
+            ways.append(f"choose items of {reader!r}, as many as you like (`items=`, `--items`)")
+        instead = ", or ".join(ways) or "go back to a node on which all depends that it reads, or start another run"
+        return f"{reader!r} reads {problem.source!r} item by item, and its items are not kept: {instead}"
+
+    def _dropped_with(self, node_id: NodeId) -> frozenset[NodeId]:
+        """Return what begins again if a run goes back to a node."""
+        return frozenset(self.cone_of_jump(Change(node_id=node_id)).dropped)
 
     def _why_not_items(self, change: Change) -> str | None:
         chosen = change.node_id
