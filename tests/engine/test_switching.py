@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from perdure import Context, Engine, EngineSettings, Run, Stream, ask, collect, node, workflow
+from perdure.engine.dumping import dump_of, with_earlier
 from perdure.engine.inspect import verify_run
 from perdure.errors import (
     AliasNotFound,
+    BundleDamaged,
     CannotContinue,
     CannotGoBack,
     RunFailed,
     RunIdTaken,
     VersionNotFound,
 )
+from perdure.ids import Seq
 from perdure.journal import events as e
 from perdure.journal.states import NodeStatus, RunStatus
+from perdure.store.bundles import BundledBlob, BundleReader, BundleWriter
+from perdure.store.shapes import WorkflowVersion
 from tests.engine.engines import assert_whole, log_of
 
 ran: Counter[str] = Counter()
@@ -107,6 +113,15 @@ def sw_other_one(x: int) -> int:
     one = sw_add.named("one")(x, 7)
     two = sw_add.named("two")(one)
     three = sw_sound.named("three")(two)
+    four = sw_add.named("four")(three)
+    return sw_add.named("five")(four, one)
+
+
+@workflow(name="sw")
+def sw_the_other_way_round(x: int) -> int:
+    two = sw_add.named("two")(x)
+    one = sw_add.named("one")(two)
+    three = sw_broken.named("three")(one)
     four = sw_add.named("four")(three)
     return sw_add.named("five")(four, one)
 
@@ -405,23 +420,105 @@ async def test_outputs_end_a_run_at_once_on_the_other_version(store_url: str) ->
         await assert_whole(engine, run)
 
 
-async def test_it_is_taken_as_it_is_to_another_database(store_url: str, tmp_path: Path) -> None:
+async def switched(engine: Engine) -> Run[Any]:
+    """Return a run that has followed the first version, then the second, and then the second on another branch."""
+    run = await failed(engine)
+    await engine.save(sw_second)
+    await run.jump("three", version=2)
+    await run.result()
+    await run.jump("four")
+    await run.result()
+    return run
+
+
+@pytest.mark.parametrize("is_compact", [False, True])
+async def test_it_is_taken_with_all_its_versions_to_another_database(
+    store_url: str, tmp_path: Path, is_compact: bool
+) -> None:
     bundle = tmp_path / "run.bundle"
     async with Engine(store_url) as engine:
-        run = await failed(engine)
-        await engine.save(sw_second)
-        await run.jump("three", version=2)
+        run = await switched(engine)
         expected = await run.result()
+        first = await run.at_end_of(1)
+        if is_compact:
+            last = (await run.state()).last_seq
+            while await engine.store.compact_log(run.run_id, through=Seq(last - 3), most=7):
+                pass
         await engine.export(run.run_id, bundle)
     async with Engine(f"sqlite:///{tmp_path}/other.db") as engine:
         await engine.save(sw_other_one)
-        await engine.import_run(bundle)
+        await engine.save(sw_second)
+        imported = await engine.import_run(bundle)
         there = await engine.get(run.run_id)
 
         assert await there.result() == expected
-        with pytest.raises(CannotGoBack, match="it followed version 1"):
+        assert (await there.state()).version == 2
+        assert [found.version for found in await there.branches()] == [3, 2, 2]
+        assert [found.version for found in await engine.versions("sw")] == [1, 2, 3]
+        before = await there.at_end_of(1)
+        assert (before.run.version, before.run.graph_hash) == (3, first.run.graph_hash)
+        with pytest.raises(CannotGoBack, match="it followed version 3"):
             await there.promote(1)
         assert await verify_run(engine, run.run_id) == []
+        dump = await engine.store.dump_run(run.run_id)
+        assert dump is not None
+        assert dump_of(await with_earlier(dump, engine.store)).earlier.keys() == {first.run.graph_hash}
+        fork = await imported.fork(at=first.run.last_seq)
+        assert (await fork.state()).version == 3
+
+
+async def test_a_stretch_that_its_own_version_does_not_allow_is_noticed_in_a_bundle(
+    store_url: str, tmp_path: Path
+) -> None:
+    bundle, altered = tmp_path / "run.bundle", tmp_path / "altered.bundle"
+    async with Engine(store_url) as engine:
+        run = await switched(engine)
+        await engine.export(run.run_id, bundle)
+        saved = await engine.save(sw_the_other_way_round)
+        other = await engine.store.load_version("sw", saved.version)
+    assert other is not None
+
+    def lies(record: Any) -> Any:
+        """The run began with a version by which it would have gone in another order."""
+        if isinstance(record, WorkflowVersion) and record.version == 1:
+            return replace(other, version=1)
+        if isinstance(record, e.Recorded) and isinstance(record.event, e.RunCreated):
+            return replace(record, event=replace(record.event, graph_hash=other.graph_hash))
+        return record
+
+    rewrite(bundle, altered, lies)
+
+    async with Engine(f"sqlite:///{tmp_path}/other.db") as engine:
+        with pytest.raises(BundleDamaged, match="the run in it is not whole"):
+            await engine.import_run(altered)
+        rewrite(bundle, altered, lambda record: _with_number(record, 7))
+        with pytest.raises(BundleDamaged, match="holds version 7, which its run has never followed"):
+            await engine.import_run(altered)
+        rewrite(bundle, altered, lambda record: _with_number(record, 2))
+        with pytest.raises(BundleDamaged, match="it holds two versions 2"):
+            await engine.import_run(altered)
+        rewrite(bundle, altered, lambda record: None if _with_number(record, 0) is not record else record)
+        await engine.import_run(altered)  # as it was written before all versions were in it
+        assert await verify_run(engine, run.run_id) == []
+        assert [found.version for found in await engine.versions("sw")] == [2]
+
+
+def _with_number(record: Any, number: int) -> Any:
+    is_first = isinstance(record, WorkflowVersion) and record.version == 1
+    return replace(record, version=number) if is_first else record
+
+
+def rewrite(source: Path, target: Path, change: Callable[[Any], Any]) -> None:
+    """Write a bundle again with other records, or without those that become None."""
+    with source.open("rb") as old, target.open("wb") as new:
+        reader = BundleReader(old, str(source))
+        writer = BundleWriter(new, reader.head)
+        for part in reader.parts():
+            if isinstance(part, BundledBlob):
+                writer.add_blob(part.use, part.chunks)
+            else:
+                writer.add([changed for record in part if (changed := change(record)) is not None])
+        writer.end()
 
 
 async def test_a_node_that_is_left_is_idle(store_url: str) -> None:
@@ -478,9 +575,11 @@ async def test_it_is_archived_and_comes_back(store_url: str, tmp_path: Path) -> 
         await run.result()
 
         await engine.archive(older_than=timedelta(0))
+        await engine.delete_version("sw", 1)
         back = await engine.unarchive(run.run_id)
 
         assert await back.result() == 1_209
+        assert [found.version for found in await engine.versions("sw")] == [1, 2]
         await assert_whole(engine, back)
 
 

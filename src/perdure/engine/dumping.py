@@ -14,6 +14,7 @@ from perdure.graph.writing import content_hash
 from perdure.ids import NodeId
 from perdure.journal import events as e
 from perdure.journal.dump import Dump, KeptEntries
+from perdure.journal.followed import versions_followed
 from perdure.store.base import Store
 from perdure.store.shapes import RunDump, WorkflowVersion
 from perdure.store.transitions import ItemRow
@@ -47,17 +48,9 @@ def dump_of(stored: RunDump, lost_blobs: Sequence[str] = (), unused_blobs: Seque
 
 async def with_earlier(stored: RunDump, store: Store) -> RunDump:
     """Return what is stored about a run together with the versions that it has followed before."""
-    run, told = stored.stored.run, dict[tuple[int, str], None]()
-    for entry in stored.events:
-        match entry.event:
-            case e.RunCreated(version=version, graph_hash=graph_hash):
-                told[version, graph_hash] = None
-            case e.BranchActivated(version=int(version), graph_hash=graph_hash):
-                told[version, graph_hash] = None
-            case _:
-                pass
+    run = stored.stored.run
     found: list[WorkflowVersion] = []
-    for version, graph_hash in told if len(told) > 1 else ():
+    for version, graph_hash in versions_followed(stored.events):
         saved = None if graph_hash == run.graph_hash else await store.load_version(run.workflow, version)
         if saved is not None and saved.graph_hash == graph_hash:
             found.append(saved)
@@ -88,6 +81,9 @@ def _generators(stored: RunDump) -> tuple[dict[str, set[NodeId]], set[NodeId]]:
                 kept_on = now.difference(dropped)
                 now = by_hash.setdefault(graph_hash, set())
                 now |= kept_on
+            case e.RunRecovered(version=int(), graph_hash=graph_hash):  # whatever has happened is the same there
+                before, now = now, by_hash.setdefault(graph_hash, set())
+                now |= before
             case _:
                 pass
     return by_hash, now

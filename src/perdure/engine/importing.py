@@ -1,10 +1,10 @@
 """Runs out of bundles: looked through before anything is kept, then written in one transaction.
 
     1  every byte is read: the bundle is whole, its records are those of one run, its log has no gaps, and it obeys the law
-    2  its version is kept, and its blobs, which nothing refers to yet
+    2  the versions that it has followed are kept, and its blobs, which nothing refers to yet
     3  its records are written, and it is read to its end once more: if the file was changed meanwhile, nothing stays
 
-Who stops in between leaves blobs that will be collected, and perhaps a version that nothing uses.
+Who stops in between leaves blobs that will be collected, and perhaps versions that nothing uses.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from perdure.errors import BundleDamaged, ImportConflict, ProgramError, RunArchi
 from perdure.graph.writing import content_hash
 from perdure.ids import BranchId, CommandId, EventId, RunId, Seq
 from perdure.journal import events as e
+from perdure.journal.followed import Followed, followed_from
 from perdure.journal.projection import Given
 from perdure.journal.states import MOVING, WAITING, RunState, RunStatus
 from perdure.journal.verify import Violation
@@ -95,7 +96,8 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     """What the first look has found."""
 
     run: RunState
-    version: WorkflowVersion
+    versions: tuple[WorkflowVersion, ...]
+    """All that the run has followed and that are in the file, by their numbers."""
     birth: EventId
     last: EventId
     """Its last event, or the first one of its last transition if its log may have gaps."""
@@ -155,13 +157,13 @@ async def import_run(
         raise RunArchived(chosen)
     if await _is_there(store, chosen, checked):
         return _imported(checked, chosen, checked.run.version, is_new=False, is_paused=False)
-    version = await store.keep_version(checked.version)
+    versions = {version.version: (await store.keep_version(version)).version for version in checked.versions}
     await asyncio.to_thread(_keep_blobs, source, blobs)
     transfer = Transfer(
         old_id=checked.run.run_id,
         new_id=chosen,
         project_id=project_id,
-        versions={checked.version.version: version.version},
+        versions=versions,
     )
     rests = paused and checked.run.status in MOVING | WAITING
     pages = _written(source, transfer, _pausing(chosen, checked, clock) if rests else None)
@@ -173,7 +175,7 @@ async def import_run(
         if from_archive is None and await store.load_archive(chosen) is not None:
             raise RunArchived(chosen)
         raise ImportConflict(chosen, "came meanwhile")
-    return _imported(checked, chosen, version.version, is_new=is_new, is_paused=is_new and rests)
+    return _imported(checked, chosen, versions[checked.run.version], is_new=is_new, is_paused=is_new and rests)
 
 
 def check(source: Source, *, verify: bool) -> Checked:
@@ -221,7 +223,8 @@ class _Look:
         self._is_foreign = is_foreign
         self._kept: dict[Kind, list[Any]] = {kind: [] for kind in Kind}
         self._run: RunState | None = None
-        self._version: WorkflowVersion | None = None
+        self._versions: dict[int, WorkflowVersion] = {}
+        self._followed: set[Followed] = set()
         self._uses: set[tuple[str, int]] = set()
         self._first: e.Recorded | None = None
         self._last: e.Recorded | None = None
@@ -238,7 +241,9 @@ class _Look:
             case RunState():
                 self._run = self._named(record)
             case WorkflowVersion():
-                self._version = record
+                if record.version in self._versions:
+                    raise self._refusal(f"it holds two versions {record.version}")
+                self._versions[record.version] = record
             case e.Recorded():
                 self._hear(record)
             case BlobUse():
@@ -251,8 +256,8 @@ class _Look:
             self._kept[kind].append(record)
 
     def done(self, digest: str) -> Checked:
-        run, version, first, last = self._run, self._version, self._first, self._last
-        if run is None or version is None:
+        run, first, last = self._run, self._first, self._last
+        if run is None or not self._versions:
             raise self._refusal("it holds no run, or not its graph")
         ids = (first.id, last.id) if run.audit is None and first is not None and last is not None else None
         if run.audit is not None:
@@ -261,14 +266,22 @@ class _Look:
             raise self._refusal("it does not hold the log of its run")
         if last is not None and (last.seq > run.last_seq or (run.audit is None and last.seq != run.last_seq)):
             raise self._refusal(f"its log ends at {last.seq}, and not at {run.last_seq}")
-        graph = readable_graph(version.graph)
-        if graph is None or content_hash(graph) != version.graph_hash or version.graph_hash != run.graph_hash:
-            raise self._refusal("its graph is not the one that the run was started from")
-        if (version.workflow, version.version) != (run.workflow, run.version):
-            raise self._refusal("its version is not that of its run")
+        self._require_versions(run)
         if self.blobs != self._uses:
             raise self._refusal("its blobs are not those that the run refers to")
-        return Checked(run=run, version=version, birth=ids[0], last=ids[1], digest=digest)
+        versions = tuple(sorted(self._versions.values(), key=lambda version: version.version))
+        return Checked(run=run, versions=versions, birth=ids[0], last=ids[1], digest=digest)
+
+    def _require_versions(self, run: RunState) -> None:
+        """Refuse graphs that are not those which the run follows and has followed."""
+        own = self._versions.get(run.version)
+        if own is None or any(version.workflow != run.workflow for version in self._versions.values()):
+            raise self._refusal("its version is not that of its run")
+        if own.graph_hash != run.graph_hash or any(map(_is_altered, self._versions.values())):
+            raise self._refusal("its graph is not the one that the run was started from")
+        for version in self._versions.values():
+            if version is not own and Followed(version.version, version.graph_hash) not in self._followed:
+                raise self._refusal(f"it holds version {version.version}, which its run has never followed")
 
     def dump(self) -> RunDump:
         run, kept = self._run, self._kept
@@ -287,7 +300,8 @@ class _Look:
             ),
             events=tuple(kept[Kind.EVENT]),
             all_nodes=tuple(kept[Kind.NODE]),
-            version=self._version,
+            version=self._versions.get(run.version),
+            earlier=tuple(version for number, version in self._versions.items() if number != run.version),
             blobs=tuple(kept[Kind.BLOB]),
             items=tuple(kept[Kind.ITEM]),
             all_waits=waits,
@@ -320,6 +334,8 @@ class _Look:
             raise self._refusal(f"event {entry.seq} of its log is out of its place")
         self._first = self._first or entry
         self._last = entry
+        if (followed := followed_from(entry.event)) is not None:
+            self._followed.add(followed)
 
     def _require_own(self, run_id: RunId) -> None:
         if self._run is None or run_id != self._run.run_id:
@@ -327,6 +343,12 @@ class _Look:
 
     def _refusal(self, problem: str) -> BundleDamaged:
         return BundleDamaged(self._place, problem)
+
+
+def _is_altered(version: WorkflowVersion) -> bool:
+    """Whether a version does not hold what its hash says."""
+    graph = readable_graph(version.graph)
+    return graph is None or content_hash(graph) != version.graph_hash
 
 
 async def _is_there(store: Store, run_id: RunId, checked: Checked) -> bool:

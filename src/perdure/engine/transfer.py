@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from perdure.engine.goingback import GOING_BACK
 from perdure.engine.keys import keys_begin_with
 from perdure.ids import CommandId, RunId
 from perdure.journal import events as e
@@ -71,6 +72,8 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True):
         payload: dict[str, Any] = command.payload
         if isinstance(wait_id := payload.get("wait_id"), str):
             payload = payload | {"wait_id": self._key(wait_id)}
+        if command.kind in GOING_BACK and isinstance(version := payload.get("version"), int):
+            payload = payload | {"version": self._version(version)}
         name: str = command.command_id
         if name.startswith(_ANSWER):
             name = _ANSWER + self._key(name.removeprefix(_ANSWER))

@@ -13,6 +13,7 @@ import msgspec
 
 from perdure.ids import RunId
 from perdure.journal.events import Recorded, RunDeleted
+from perdure.journal.followed import Followed, versions_followed
 from perdure.journal.states import BranchState, CheckpointState, NodeState, RunState, SignalState, WaitState
 from perdure.store import branches, checkpoints, rows, segments, waits
 from perdure.store.shapes import Command, LogLine, WorkflowVersion
@@ -20,6 +21,9 @@ from perdure.store.transitions import BlobUse, ItemRow, StepRow
 
 RECORDS_PER_PAGE = 500
 _LOG = "load_events"
+_FIRST_BRANCH = 1
+_EVENTS_THAT_TELL = 2
+"""A branch is activated when it has been created, and the doctor says then by which version the run goes on."""
 
 
 class Kind(IntEnum):
@@ -100,7 +104,8 @@ class Query(msgspec.Struct, frozen=True):
     values: tuple[Any, ...]
 
 
-Reading = Generator[Query | list[Record], Sequence[tuple[Any, ...]] | None, None]
+Answer = Sequence[tuple[Any, ...]] | None
+Reading = Generator[Query | list[Record], Answer, None]
 """What reading a run takes: it yields a query, to which the rows are sent, or a page of records."""
 
 
@@ -147,6 +152,11 @@ def reading(run_id: RunId) -> Reading:
         return
     run = rows.run_of(found[0])
     yield [run]
+    for earlier in (yield from _followed_before(run)):
+        for version in (yield Query("load_version", (run.workflow, earlier.version))) or ():
+            saved = rows.version_of(version)
+            if saved.graph_hash == earlier.graph_hash:
+                yield [saved]
     for version in (yield Query("load_version", (run.workflow, run.version))) or ():
         yield [rows.version_of(version)]
     for listing in _LISTINGS:
@@ -161,6 +171,40 @@ def reading(run_id: RunId) -> Reading:
             if len(page) < RECORDS_PER_PAGE:
                 break
             after = listing.key_of(page[-1])
+
+
+def _followed_before(run: RunState) -> Generator[Query, Answer, list[Followed]]:
+    """Return the versions that a run has followed on one of its branches beside the one that it follows."""
+    if run.audit is not None or run.branch_id == _FIRST_BRANCH:  # it cannot have taken another one
+        return []
+    log = _Log(run.run_id)
+    told = yield from log.after(0)
+    after = _FIRST_BRANCH
+    while page := (yield Query("page_branches", (run.run_id, after, RECORDS_PER_PAGE))):
+        for row in page:
+            told += yield from log.after(branches.branch_of(row).seq)
+        after = page[-1][0]
+    return [found for found in versions_followed(told) if found.version != run.version]
+
+
+class _Log:
+    """Reads events of a run here and there, those of the older part of a long log many at once."""
+
+    def __init__(self, run_id: RunId) -> None:
+        self._run_id = run_id
+        self._segment: list[Recorded] = []
+
+    def after(self, seq: int) -> Generator[Query, Answer, list[Recorded]]:
+        """Return the events that follow one, as many as may tell which version is followed from there on."""
+        if not self._segment or not self._segment[0].seq <= seq + 1 <= self._segment[-1].seq:
+            older = yield Query("next_segment", (self._run_id, seq))
+            self._segment = segments.events_of(older[0][0]) if older else []
+        found = [entry for entry in self._segment if seq < entry.seq <= seq + _EVENTS_THAT_TELL]
+        if len(found) < _EVENTS_THAT_TELL:
+            rest = _EVENTS_THAT_TELL - len(found)
+            newer = yield Query(_LOG, (self._run_id, seq + len(found), rest))
+            found += map(rows.event_of, newer or ())
+        return found
 
 
 def deletions_in(records: Sequence[Record]) -> list[int]:
