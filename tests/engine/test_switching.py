@@ -29,6 +29,7 @@ from perdure.journal import events as e
 from perdure.journal.states import NodeStatus, RunStatus
 from perdure.store.bundles import BundledBlob, BundleReader, BundleWriter
 from perdure.store.shapes import WorkflowVersion
+from tests.engine.damage import Damage
 from tests.engine.engines import assert_whole, log_of
 
 ran: Counter[str] = Counter()
@@ -124,6 +125,16 @@ def sw_the_other_way_round(x: int) -> int:
     three = sw_broken.named("three")(one)
     four = sw_add.named("four")(three)
     return sw_add.named("five")(four, one)
+
+
+@workflow(name="sw")
+def sw_like_second(x: int) -> int:
+    one = sw_add.named("one")(x)
+    two = sw_add.named("two")(one)
+    three = sw_sound.named("three")(two)
+    four = sw_add.named("four")(three)
+    more = sw_add.named("four_b")(three, 1_000)
+    return sw_add.named("five")(sw_add.named("joined")(four, more), two)
 
 
 async def failed(engine: Engine, flow: Any = sw_first, **inputs: Any) -> Run[Any]:
@@ -669,3 +680,40 @@ async def test_what_was_sent_to_an_input_that_is_gone_wakes_nobody(store_url: st
         await run.answer((await run.questions())[0].interaction_id, 3)
         assert await run.result() == {"one": 2, "two": 3}
         await assert_whole(engine, run)
+
+
+async def test_the_doctor_has_it_go_on_with_the_version_that_it_follows(store_url: str) -> None:
+    async with Engine(store_url) as engine:
+        run = await engine.start(sw_asks, x=1)
+        await run.wait()
+        await engine.save(sw_asks_no_more)
+        await run.jump("sum", version=2, reason="asks no more")
+        expected = await run.result()
+        await Damage(store_url).set_run(run.run_id, workflow_version=99, graph_hash="gone")
+
+        seen = await run.doctor()
+        diagnosis = await run.doctor(fix=True)
+
+        assert [found.code for found in seen.findings] == ["E2"]
+        assert "version 2, which it follows by its log" in seen.findings[0].remedy
+        assert diagnosis.is_healthy
+        assert (await run.state()).version == 2
+        assert [found.version for found in await run.branches()] == [1, 2, 2]
+        assert await run.result() == expected
+        await assert_whole(engine, run)
+
+
+async def test_the_doctor_has_it_go_on_with_the_last_version_that_fits(store_url: str) -> None:
+    async with Engine(store_url) as engine:
+        run = await switched(engine)
+        await engine.save(sw_like_second)
+        await run.jump("five", version=3)
+        await run.result()
+        await Damage(store_url).execute("DELETE FROM workflow_versions WHERE workflow = 'sw' AND version = 3")
+
+        diagnosis = await run.doctor(fix=True)
+
+        assert diagnosis.is_healthy
+        assert "version 2, which it has followed before" in diagnosis.findings[0].remedy
+        assert (await run.state()).version == 2
+        assert [found.version for found in await run.branches()] == [1, 2, 2, 3, 2]

@@ -27,9 +27,9 @@ from perdure.graph.model import Graph
 from perdure.graph.plan import Plan, compile_plan
 from perdure.graph.writing import content_hash
 from perdure.ids import BranchId, Chance, EngineId, Epoch, RunId, Seq
-from perdure.journal import events as e
 from perdure.journal.decide import Decider
 from perdure.journal.diagnose import Candidate, Chart, Examination, Finding, examine, finding
+from perdure.journal.followed import Followed, versions_followed
 from perdure.journal.mending import Treatment
 from perdure.journal.states import RunState, RunStatus
 from perdure.store.base import Store
@@ -121,13 +121,13 @@ class Examiner:
             dump=dump_of(stored),
             plan=plan,
             knows_types=knows_types,
-            candidate=await self._initial_version(stored),
+            candidates=await self._candidates(stored),
             driver=driver,
             now=self._clock.now_micros(),
         )
         examination = examine(chart)
-        if plan is None and chart.candidate is not None:
-            plan = chart.candidate.plan
+        if plan is None and examination.fallback is not None:
+            plan = examination.fallback.plan
         return _Examined(stored=stored, examination=examination, plan=plan, dead=dead)
 
     async def _examine_rows(self, run: RunState) -> _Examined:
@@ -164,19 +164,20 @@ class Examiner:
         known = {name: types[name] for name in used if name in types}
         return compile_plan(graph, known, generators=generators_of(stored)), len(known) == len(used)
 
-    async def _initial_version(self, stored: RunDump) -> Candidate | None:
-        """Return the version with which a run was started, where its own is gone."""
-        created = stored.events[0].event if stored.events else None
-        if not isinstance(created, e.RunCreated) or (
-            stored.version is not None and readable_graph(stored.version.graph) is not None
-        ):
-            return None
-        saved = await self._store.load_version(created.workflow, created.version)
+    async def _candidates(self, stored: RunDump) -> tuple[Candidate, ...]:
+        """Return the versions that a run has followed, the last one first, where the one that its row names is gone."""
+        if stored.version is not None and readable_graph(stored.version.graph) is not None:
+            return ()
+        found = [await self._candidate(stored, followed) for followed in reversed(versions_followed(stored.events))]
+        return tuple(candidate for candidate in found if candidate is not None)
+
+    async def _candidate(self, stored: RunDump, followed: Followed) -> Candidate | None:
+        saved = await self._store.load_version(stored.stored.run.workflow, followed.version)
         graph = None if saved is None else readable_graph(saved.graph)
         if graph is None:
             return None
         return Candidate(
-            version=created.version,
+            version=followed.version,
             graph_hash=content_hash(graph),
             plan=self._planned(graph, stored)[0],
             types=frozenset(self._types()),

@@ -112,8 +112,9 @@ CATALOGUE: Mapping[str, Ailment] = {
             "E2",
             "the version of the run is not in the store",
             "Whoever edits or restores tables can lose it; perdure does not delete a version to which a run refers.",
-            "The run goes on with the version with which it was started, if that is there and every node of which something is "
-            "recorded is in it as it was. Else the run cannot go on until the version is back in the store.",
+            "The run goes on with the version that it follows by its log, if that is there; else with one that it has followed "
+            "before, or was started with, if every node of which something is recorded is in it as it was. Else the "
+            "run cannot go on until the version is back in the store.",
         ),
         _no_issue(
             "F1",

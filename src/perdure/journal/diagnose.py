@@ -62,8 +62,9 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
     """Of the version that the run's row names; None if that is gone."""
     knows_types: bool
     """Whether the plan was made with all node types at hand, so that it knows their policies."""
-    candidate: Candidate | None
-    """The version with which the run was started, if it is there."""
+    candidates: tuple[Candidate, ...]
+    """If the version that the row names is gone: those that the run has followed by its log and that are there, the one that it
+    follows first."""
     driver: str | None
     """The engine that drives the run, if a living one does."""
     now: int
@@ -97,6 +98,8 @@ class Examination(msgspec.Struct, frozen=True, kw_only=True):
     treatment: Treatment | None = None
     folded: Projection | None = None
     """The run as its log has it."""
+    fallback: Candidate | None = None
+    """The version with which the run can go on, where the one that its row names is gone."""
 
 
 def examine(chart: Chart) -> Examination:
@@ -111,7 +114,13 @@ def examine(chart: Chart) -> Examination:
         return Examination(findings=(finding("R2", problem, left="what is gone cannot be told"),))
     case = _Case(chart, folded)
     found, treatment = case.found()
-    return Examination(findings=tuple(found), notes=tuple(case.notes()), treatment=treatment, folded=folded)
+    return Examination(
+        findings=tuple(found),
+        notes=tuple(case.notes()),
+        treatment=treatment,
+        folded=folded,
+        fallback=case.fallback,
+    )
 
 
 class _Case:
@@ -124,10 +133,9 @@ class _Case:
         self._folded = folded
         self._log = folded.run
         self._asked = [wait for wait in folded.waits.open() if wait.kind is WaitKind.ASK]
-        is_gone = chart.plan is None or chart.dump.version_hash is None
-        self._fallback = chart.candidate if is_gone else None
-        self._plan = chart.plan if self._fallback is None else self._fallback.plan
-        self._is_gone = is_gone
+        self._is_gone = chart.plan is None or chart.dump.version_hash is None
+        self.fallback = self._first_that_fits() if self._is_gone else None
+        self._plan = chart.plan if self.fallback is None else self.fallback.plan
 
     def found(self) -> tuple[list[Finding], Treatment | None]:
         findings: list[Finding] = []
@@ -155,20 +163,36 @@ class _Case:
     def _version_gone(self) -> Finding | None:
         if not self._is_gone:
             return None
-        row = self._row
+        row, candidates = self._row, self._chart.candidates
         problem = f"version {row.version} of workflow {row.workflow!r} is not in the store, or cannot be read"
-        candidate = self._chart.candidate
-        if candidate is None:
+        if not candidates:
             left = "the version with which the run was started is not there either"
             return finding("E2", problem, left=left)
-        version = candidate.version
-        report = compatibility(self._folded, None, candidate.plan, version=version, types=candidate.types)
-        if not report.is_possible:
-            return finding("E2", problem, left=f"version {version} does not fit: {'; '.join(report.reasons[:_SHOWN])}")
-        return finding("E2", problem, remedy=f"It goes on with version {version}, with which it was started.")
+        if self.fallback is None:
+            reasons = "; ".join(self._reasons_against(candidates[0])[:_SHOWN])
+            return finding("E2", problem, left=f"version {candidates[0].version} does not fit: {reasons}")
+        return finding("E2", problem, remedy=f"It goes on with version {self.fallback.version}, {self._which()}.")
+
+    def _first_that_fits(self) -> Candidate | None:
+        return next((found for found in self._chart.candidates if not self._reasons_against(found)), None)
+
+    def _reasons_against(self, candidate: Candidate) -> Sequence[str]:
+        """Return why what has happened could not have happened on a version."""
+        if candidate.graph_hash == self._log.graph_hash:
+            return ()
+        report = compatibility(self._folded, None, candidate.plan, version=candidate.version, types=candidate.types)
+        return () if report.is_possible else report.reasons
+
+    def _which(self) -> str:
+        """Say which one of its versions a run goes on with."""
+        created = self._dump.events[0].event
+        if isinstance(created, e.RunCreated) and self.fallback is not None and self.fallback.version == created.version:
+            return "with which it was started"
+        is_own = self.fallback is not None and self.fallback.graph_hash == self._log.graph_hash
+        return "which it follows by its log" if is_own else "which it has followed before"
 
     def _pinned(self, treatment: Treatment) -> Treatment:
-        candidate = self._fallback
+        candidate = self.fallback
         if candidate is None:
             return treatment
         return msgspec.structs.replace(treatment, version=candidate.version, graph_hash=candidate.graph_hash)
