@@ -16,5 +16,6 @@ def load_queries(package: str) -> dict[str, str]:
 
 
 def _without_comments(body: str) -> str:
-    lines = (line for line in body.splitlines() if not line.startswith("--"))
+    # The shorter a text, the sooner a statement that was prepared is found by it.
+    lines = (line.strip() for line in body.splitlines() if not line.startswith("--"))
     return "\n".join(lines).strip().rstrip(";")

@@ -43,18 +43,18 @@ class GroupWriter:
 
     async def write(self, transitions: Sequence[Transition]) -> Sequence[Outcome]:
         """Write the group and answer for each of it, as `Store.commit` says."""
+        rows = rows_of(transitions)
         if self._file.is_inline:
-            return self._commit(transitions)
+            return self._commit(transitions, rows)
         if not self._file.is_writing:
-            rows = rows_of(transitions)
             try:
                 if self._pace.to_commit(rows) <= COMMIT_BUDGET_SECONDS:
-                    return self._file.impatiently(lambda: self._commit(transitions))
+                    return self._file.impatiently(lambda: self._commit(transitions, rows))
                 if self._pace.to_write(rows) <= WRITE_BUDGET_SECONDS:
-                    return await self._commit_in_halves(transitions)
+                    return await self._commit_in_halves(transitions, rows)
             except StoreLocked:
                 pass  # the thread can wait for whoever holds the file
-        return await self._file.write(lambda: self._commit(transitions))
+        return await self._file.write(lambda: self._commit(transitions, rows))
 
     async def transact(self, work: Callable[[], T]) -> T:
         """Run `work`, which writes a row or two, in a transaction of its own: on the loop while that is fast, as groups are."""
@@ -65,32 +65,33 @@ class GroupWriter:
                 pass  # as in `write`
         return await self._file.transact(work)
 
-    async def _commit_in_halves(self, transitions: Sequence[Transition]) -> Sequence[Outcome]:
+    async def _commit_in_halves(self, transitions: Sequence[Transition], rows: int) -> Sequence[Outcome]:
         """Write the rows on the loop, and have them made durable in the thread."""
         self._look_at_file(transitions)
         try:
-            outcomes, seconds = await self._file.transact_in_halves(lambda: self._write_group(transitions))
+            outcomes, seconds = await self._file.transact_in_halves(lambda: self._write_group(transitions, rows))
         except StoreError:
             raise
         except Exception:  # as in `_commit`, which finds out which of them it was
-            return await self._file.write(lambda: self._commit(transitions))
-        self._pace.committed(rows_of(transitions), seconds)
+            return await self._file.write(lambda: self._commit(transitions, rows))
+        self._pace.committed(rows, seconds)
         return outcomes
 
-    def _commit(self, transitions: Sequence[Transition]) -> list[Outcome]:
+    def _commit(self, transitions: Sequence[Transition], rows: int) -> list[Outcome]:
         """Write the group in one transaction. If one of it cannot be written, halve it until that one stands alone."""
         started = time.perf_counter()
         self._look_at_file(transitions)
         try:
-            outcomes = self._file.in_transaction(lambda: self._write_group(transitions))
+            outcomes = self._file.in_transaction(lambda: self._write_group(transitions, rows))
         except StoreError:
             raise
         except Exception as error:  # a constraint, or a value of whatever kind that has no form in the database
             if len(transitions) == 1:
                 return [Rejected(f"{type(error).__name__}: {error}")]
             middle = len(transitions) // 2
-            return [*self._commit(transitions[:middle]), *self._commit(transitions[middle:])]
-        self._pace.committed(rows_of(transitions), time.perf_counter() - started)
+            halves = (transitions[:middle], transitions[middle:])
+            return [outcome for half in halves for outcome in self._commit(half, rows_of(half))]
+        self._pace.committed(rows, time.perf_counter() - started)
         return outcomes
 
     def _look_at_file(self, transitions: Sequence[Transition]) -> None:
@@ -100,13 +101,13 @@ class GroupWriter:
             self._look_again_at = now + LOOK_EVERY_SECONDS
             self._file.require_same()
 
-    def _write_group(self, transitions: Sequence[Transition]) -> list[Outcome]:
+    def _write_group(self, transitions: Sequence[Transition], rows: int) -> list[Outcome]:
         started = time.perf_counter()
         moved = self._fence(transitions)
         written = [transition for transition in transitions if transition.run_id in moved]
         for name, bindings in row_writes(self._project, written):
             self._file.execute_each(name, bindings)
-        self._pace.written(rows_of(transitions), time.perf_counter() - started)
+        self._pace.written(rows, time.perf_counter() - started)
         return [Committed() if transition.run_id in moved else self._refusal(transition) for transition in transitions]
 
     def _fence(self, transitions: Sequence[Transition]) -> set[str]:

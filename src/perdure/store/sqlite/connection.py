@@ -129,24 +129,32 @@ def is_fatal(error: apsw.Error) -> bool:
     return getattr(error, "extendedresult", 0) in FATAL_IO
 
 
-def set_patience(connection: apsw.Connection, seconds: float) -> None:
-    """Have the connection wait so long for a lock that another process holds; zero is not at all.
+class Patience:
+    """How long a connection waits for a lock that another process holds; zero seconds is not at all.
 
     SQLite's own way of waiting comes to ask ten times a second only, and can miss the gaps that a busy writer leaves for
     seconds on end.
     """
-    deadline = 0.0
 
-    def ask_again(asked_before: int) -> bool:
-        nonlocal deadline
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._deadline = 0.0
+
+    def __call__(self, asked_before: int) -> bool:
+        """Return whether SQLite is to ask once more. It has asked so often for the same lock."""
         if not asked_before:
-            deadline = time.monotonic() + seconds
-        if time.monotonic() >= deadline:
+            self._deadline = time.monotonic() + self.seconds
+        if time.monotonic() >= self._deadline:
             return False
         time.sleep(ASK_AGAIN_SECONDS)  # noqa: TID251 -- called by SQLite, which knows no loop
         return True
 
-    connection.set_busy_handler(ask_again if seconds else None)
+
+def set_patience(connection: apsw.Connection, seconds: float) -> Patience:
+    """Have the connection wait so long for others. What is returned can be changed."""
+    patience = Patience(seconds)
+    connection.set_busy_handler(patience)
+    return patience
 
 
 @contextmanager

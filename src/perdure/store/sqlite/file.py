@@ -26,6 +26,7 @@ from perdure.store.queries import load_queries
 from perdure.store.sqlite.connection import (
     BUSY_TIMEOUT_MS,
     Location,
+    Patience,
     can_write,
     connect,
     identity_of,
@@ -41,6 +42,7 @@ Binding = tuple[Any, ...]
 Rows = list[tuple[Any, ...]]
 
 PACKAGE = "perdure.store.sqlite"
+PATIENCE_SECONDS = BUSY_TIMEOUT_MS / 1_000
 LOOK_UP_SECONDS = 0.002
 """Who has held up the loop for longer by looking something up is more careful for a while."""
 CAREFUL_SECONDS = 1.0
@@ -58,6 +60,8 @@ class SqliteFile:
         self._clock = clock
         self._threads = None if inline else ThreadPoolExecutor(max_workers=1, thread_name_prefix="perdure-sqlite")
         self._reader: apsw.Connection
+        self._writer_patience: Patience
+        self._reader_patience: Patience
         self._connections: list[apsw.Connection] = []
         self._lock = asyncio.Lock()
         self._writing: set[asyncio.Future[Any]] = set()
@@ -111,10 +115,12 @@ class SqliteFile:
             return
         self.writer = connect(self.location)
         self._connections.append(self.writer)
+        self._writer_patience = set_patience(self.writer, PATIENCE_SECONDS)
         self._identity = identity_of(self.path)
         self._migrate()
         self._reader = connect(self.location, read_only=True)
         self._connections.append(self._reader)
+        self._reader_patience = set_patience(self._reader, PATIENCE_SECONDS)
 
     def _open_frozen(self) -> None:
         self._frozen = FrozenFile(self.path)
@@ -213,7 +219,7 @@ class SqliteFile:
             return await self.read(work)
         try:
             self.require_open()
-            return self._impatiently(self._reader, lambda: self._in_read_transaction(work))
+            return _without(self._reader_patience, lambda: self._in_read_transaction(work))
         except StoreLocked:
             pass  # the thread can wait for whoever holds the file
         finally:
@@ -342,14 +348,7 @@ class SqliteFile:
 
     def impatiently(self, work: Callable[[], T]) -> T:
         """Run `work` without waiting for other processes: what they hold raises StoreLocked at once."""
-        return self._impatiently(self.writer, work)
-
-    def _impatiently(self, connection: apsw.Connection, work: Callable[[], T]) -> T:
-        set_patience(connection, 0)
-        try:
-            return work()
-        finally:
-            set_patience(connection, BUSY_TIMEOUT_MS / 1_000)
+        return _without(self._writer_patience, work)
 
     async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
         """Do what has the connections to itself: once begun it is finished, whoever leaves, before they are used again."""
@@ -380,3 +379,11 @@ class SqliteFile:
         if self._threads is None:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+
+def _without(patience: Patience, work: Callable[[], T]) -> T:
+    patience.seconds = 0.0
+    try:
+        return work()
+    finally:
+        patience.seconds = PATIENCE_SECONDS
