@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.cli.forks import Forks
+
 PERDURE = (sys.executable, "-P", "-m", "perdure")
 """As the installed program does it: without the current folder among the places of modules."""
 
@@ -83,8 +85,9 @@ def failing(n: int = 7) -> int:
 class Cli:
     """The command line, in a folder of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, forks: Forks) -> None:
         self.folder = folder
+        self._forks = forks
         self.started: list[subprocess.Popen[str]] = []
         self.environment = {
             name: value for name, value in os.environ.items() if name not in ("PERDURE_STORE", "NO_COLOR", "TERM")
@@ -104,12 +107,15 @@ class Cli:
         stdin: str | None = None,
         before: Callable[[], None] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end."""
+        """Run a command to its end; `before` it, do something in its process."""
+        folder, environment = cwd or self.folder, self.environment | dict(env or {})
+        if before is None:
+            return self._forks.run(arguments, cwd=folder, env=environment, stdin=stdin or "")
         return subprocess.run(
             [*PERDURE, *arguments],
-            cwd=cwd or self.folder,
-            env=self.environment | dict(env or {}),
-            input=stdin if stdin is not None else "",
+            cwd=folder,
+            env=environment,
+            input=stdin or "",
             capture_output=True,
             text=True,
             timeout=60,
@@ -152,9 +158,15 @@ def read_until(process: subprocess.Popen[str], text: str) -> list[str]:
     raise AssertionError(f"{text!r} was not printed, but {lines}; {process.stderr.read() if process.stderr else ''}")
 
 
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    with Forks() as forks:
+        yield forks
+
+
 @pytest.fixture
-def cli(tmp_path: Path) -> Iterator[Cli]:
-    program = Cli(tmp_path)
+def cli(tmp_path: Path, forks: Forks) -> Iterator[Cli]:
+    program = Cli(tmp_path, forks)
     yield program
     for process in program.started:
         process.kill()

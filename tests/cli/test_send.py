@@ -3,55 +3,27 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-PROGRAM = """
-from perdure import Stream, collect, node, workflow
-
-@node
-async def double(x: int) -> int:
-    return 2 * x
-
-@workflow
-def fed(numbers: Stream[int]) -> list[int]:
-    return collect(double.map(numbers))
-"""
-
-
-def perdure(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "perdure", *words], cwd=folder, capture_output=True, text=True, timeout=30, check=False
-    )
+from tests.cli.asking import FLOW
+from tests.cli.conftest import Cli
 
 
 @pytest.mark.slow
-def test_a_run_is_fed_by_another_process_until_it_is_closed(tmp_path: Path) -> None:
-    (tmp_path / "flow.py").write_text(PROGRAM)
-    driving = subprocess.Popen(
-        [sys.executable, "-m", "perdure", "run", "flow.py", "--run-id", "fed", "--stay", "--json"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        while perdure(tmp_path, "show", "fed", "--json").returncode:
-            assert driving.poll() is None
+def test_a_run_is_fed_by_another_process_until_it_is_closed(cli: Cli) -> None:
+    cli.write("flow.py", FLOW)
+    driving = cli.start("run", "flow.py:fed", "--run-id", "fed", "--stay", "--json")
+    while cli("show", "fed", "--json").returncode:
+        assert driving.poll() is None
 
-        wrong = perdure(tmp_path, "send", "fed", "numbers", "three")
-        first = perdure(tmp_path, "send", "fed", "numbers", "1", "--id", "a")
-        again = perdure(tmp_path, "send", "fed", "numbers", "1", "--id", "a", "--json")
-        last = perdure(tmp_path, "send", "fed", "numbers", "2", "3", "--close")
-        output, _ = driving.communicate(timeout=30)
-        late = perdure(tmp_path, "send", "fed", "numbers", "4")
-        unknown = perdure(tmp_path, "send", "fed", "letters", "4")
-    finally:
-        driving.kill()
-        driving.wait()
+    wrong = cli("send", "fed", "numbers", "three")
+    first = cli("send", "fed", "numbers", "1", "--id", "a")
+    again = cli("send", "fed", "numbers", "1", "--id", "a", "--json")
+    last = cli("send", "fed", "numbers", "2", "3", "--close")
+    output, _ = driving.communicate(timeout=30)
+    late = cli("send", "fed", "numbers", "4")
+    unknown = cli("send", "fed", "letters", "4")
 
     assert wrong.returncode == 2
     assert "does not fit" in wrong.stderr
@@ -67,6 +39,6 @@ def test_a_run_is_fed_by_another_process_until_it_is_closed(tmp_path: Path) -> N
     assert "there is no input 'letters' that is a stream (there is 'numbers')" in unknown.stderr
 
 
-def test_wrong_use_is_refused(tmp_path: Path) -> None:
-    assert perdure(tmp_path, "send", "fed", "numbers").returncode == 2
-    assert perdure(tmp_path, "send", "fed", "numbers", "1", "2", "--id", "a").returncode == 2
+def test_wrong_use_is_refused(cli: Cli) -> None:
+    assert cli("send", "fed", "numbers").returncode == 2
+    assert cli("send", "fed", "numbers", "1", "2", "--id", "a").returncode == 2
