@@ -16,12 +16,12 @@ from perdure import Context, ask, node, when, workflow
 from perdure.engine.run import Run
 from perdure.journal import events as e
 from perdure.journal.states import RunStatus
-from perdure.testing.crashes import CrashKind, CrashPlan
 from perdure.testing.graphs import TICK_SECONDS, Reference, add
 from perdure.testing.ledger import effect
 from perdure.testing.loop import run_virtual
 from perdure.testing.waits import answering
 from tests.crash.backends import opened_world
+from tests.crash.test_every_commit import every_crash, told
 from tests.engine.damage import Damage
 
 mended: set[str] = set()
@@ -102,15 +102,11 @@ def test_a_crash_at_every_commit_leaves_one_repair(name: str, store_url: str, tm
             assert expected.problems == []
             assert len(await world.store.list_branches(expected.run_id)) == 2
             boundaries = expected.boundaries[0]
-            fired = 0
-            for at in range(1, boundaries + 1):
-                for kind in CrashKind:
-                    story = await world.tell(reference, CrashPlan(at=at, kind=kind))
-                    where = f"{name}, {kind} at {at} of {boundaries} ({story.run_id})"
-                    assert story.problems == [], where
-                    assert story.outcome == expected.outcome, where
-                    assert len(await world.store.list_branches(story.run_id)) == 2, where
-                    fired += story.fired
+            plans = every_crash(boundaries)
+            stories = await told(world, reference, plans, expected)
+            for plan, story in zip(plans, stories, strict=True):
+                assert len(await world.store.list_branches(story.run_id)) == 2, (plan, story.run_id)
+            fired = sum(story.fired for story in stories)
             assert fired >= boundaries
             print(f"{name}: {boundaries} boundaries, {fired} crashes")
 

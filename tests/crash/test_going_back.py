@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from perdure.testing.crashes import CrashKind, CrashPlan
 from perdure.testing.loop import run_virtual
 from perdure.testing.repairs import repair_references
 from tests.crash.backends import opened_world
+from tests.crash.test_every_commit import every_crash, told
 
 REFERENCES = {reference.name: reference for reference in repair_references()}
 BRANCHES = {"promoted": 3, "promoted_in_motion": 3, "items_begun_again": 3}
@@ -31,15 +31,11 @@ def test_a_crash_at_every_commit_changes_nothing(name: str, store_url: str, tmp_
             branches = len(await world.store.list_branches(expected.run_id))
             assert branches == BRANCHES.get(name, 2)
             boundaries = expected.boundaries[0]
-            fired = 0
-            for at in range(1, boundaries + 1):
-                for kind in CrashKind:
-                    story = await world.tell(reference, CrashPlan(at=at, kind=kind))
-                    where = f"{name}, {kind} at {at} of {boundaries} ({story.run_id})"
-                    assert story.problems == [], where
-                    assert story.outcome == expected.outcome, where
-                    assert len(await world.store.list_branches(story.run_id)) == branches, where
-                    fired += story.fired
+            plans = every_crash(boundaries)
+            stories = await told(world, reference, plans, expected)
+            for plan, story in zip(plans, stories, strict=True):
+                assert len(await world.store.list_branches(story.run_id)) == branches, (plan, story.run_id)
+            fired = sum(story.fired for story in stories)
             assert fired >= boundaries
             print(f"{name}: {boundaries} boundaries, {fired} crashes")
 

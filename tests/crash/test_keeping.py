@@ -9,14 +9,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import apsw
-import asyncpg
 import msgspec
 import pytest
 
@@ -35,13 +33,11 @@ from perdure.journal.states import RunStatus
 from perdure.store.base import Store
 from perdure.store.shapes import ArchivedRun, RunDump
 from tests.crash.keeping import GONE, SMALL, Answer, Case, Household, everything_that_can_happen, keep
+from tests.engine.rows import rows_of
 from tests.engine.test_waiting import asked
 
-TABLES = (
-    *("run_state", "run_events", "run_node_state", "run_branches", "run_steps", "run_waits", "run_signals"),
-    *("run_checkpoints", "run_inbox_messages", "run_commands", "blobs", "run_logs", "run_tags", "run_deletions"),
-    "run_log_segments",
-)
+T = TypeVar("T")
+
 ITEMS = 4
 PLACES = 12
 SETTINGS = EngineSettings(inline_max_bytes=1_000, hibernate_after=0)
@@ -219,19 +215,7 @@ class House:
 
     async def rows(self, run_id: str) -> dict[str, int]:
         """Return how many rows there are of a run, by table, where there are any."""
-        counts: dict[str, int] = {}
-        url = self.store.url
-        if url.startswith("sqlite"):
-            connection = apsw.Connection(url.removeprefix("sqlite:///"))
-            for table in TABLES:
-                counts[table] = connection.execute(f"SELECT count(*) FROM {table} WHERE run_id = ?", (run_id,)).get
-            connection.close()
-        else:
-            raw: Any = await asyncpg.connect(url)
-            for table in TABLES:
-                counts[table] = await raw.fetchval(f"SELECT count(*) FROM {table} WHERE run_id = $1", run_id)
-            await raw.close()
-        return {table: count for table, count in counts.items() if count}
+        return await rows_of(self.store.url, run_id)
 
     def files(self) -> set[str]:
         """Return the files of the archive, finished or not."""
@@ -281,29 +265,49 @@ class Matrix:
             assert self._happened[what] >= count, f"{what} has happened {self._happened[what]} times"
 
 
+async def stop_everywhere(
+    house: House,
+    what: str,
+    prepare: Callable[[], Awaitable[dict[str, T]]],
+    claim: Callable[[Case, dict[str, T]], Awaitable[None]],
+    *,
+    varies: bool = False,
+) -> Matrix:
+    """Have a process do something with runs that are prepared for it, undisturbed at first and then once for each thing that can
+    happen to it, and claim something of what it has left behind each time. What `varies` need not come as far each time."""
+    matrix = Matrix(what, await house.have_done(house.case(what, list(await prepare()))))
+    for at, kind in everything_that_can_happen(matrix.boundaries):
+        runs = await prepare()
+        case = house.case(what, list(runs), at=at, kind=kind)
+        found = await house.have_done(case)
+        if varies and len(found.boundaries) < at:
+            continue
+        where = matrix.note(case, found)
+        try:
+            await claim(case, runs)
+        except Exception as error:
+            raise AssertionError(where) from error
+    return matrix
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 async def test_archiving_survives_a_stop_anywhere(store_url: str, tmp_path: Path) -> None:
     async with opened_house(store_url, tmp_path) as house:
-        runs = await house.runs("whole", "part")
-        matrix = Matrix("archive", await house.have_done(house.case("archive", list(runs))))
-        for at, kind in everything_that_can_happen(matrix.boundaries):
-            runs = await house.runs("whole", "part")
-            case = house.case("archive", list(runs), at=at, kind=kind)
-            where = matrix.note(case, await house.have_done(case))
-            try:
-                await house.require_one_place(runs)
-                await house.do(case)
-                files: set[str] = set()
-                for run_id, before in runs.items():
-                    archived = await house.archived(run_id)
-                    assert archived is not None
-                    await house.require_readable(archived, before)
-                    assert await house.rows(run_id) == {}
-                    files.add(archived.file)
-                assert house.files() == files
-            except Exception as error:
-                raise AssertionError(where) from error
+
+        async def claim(case: Case, runs: dict[str, RunDump]) -> None:
+            await house.require_one_place(runs)
+            await house.do(case)
+            files: set[str] = set()
+            for run_id, before in runs.items():
+                archived = await house.archived(run_id)
+                assert archived is not None
+                await house.require_readable(archived, before)
+                assert await house.rows(run_id) == {}
+                files.add(archived.file)
+            assert house.files() == files
+
+        matrix = await stop_everywhere(house, "archive", lambda: house.runs("whole", "part"), claim)
         matrix.require(
             ("sql before", 6), ("call after", 2), ("call reply_lost", 2), ("write torn", 4), ("files after", 3)
         )
@@ -321,20 +325,14 @@ async def test_bringing_back_survives_a_stop_anywhere(store_url: str, tmp_path: 
                 await house.engine.values.blobs.delete(use.digest)
             return runs
 
-        runs = await archived()
-        matrix = Matrix("restore", await house.have_done(house.case("restore", list(runs))))
-        for at, kind in everything_that_can_happen(matrix.boundaries):
-            runs = await archived()
-            case = house.case("restore", list(runs), at=at, kind=kind)
-            where = matrix.note(case, await house.have_done(case))
-            try:
-                await house.require_one_place(runs)
-                await house.do(case)
-                await house.require_here(runs)
-                await house.tidy_up()
-                assert house.files() == set()
-            except Exception as error:
-                raise AssertionError(where) from error
+        async def claim(case: Case, runs: dict[str, RunDump]) -> None:
+            await house.require_one_place(runs)
+            await house.do(case)
+            await house.require_here(runs)
+            await house.tidy_up()
+            assert house.files() == set()
+
+        matrix = await stop_everywhere(house, "restore", archived, claim)
         matrix.require(("sql before", 6), ("call after", 2), ("call reply_lost", 2), ("files after", 3))
 
 
@@ -342,21 +340,16 @@ async def test_bringing_back_survives_a_stop_anywhere(store_url: str, tmp_path: 
 @pytest.mark.timeout(900)
 async def test_making_compact_survives_a_stop_anywhere(store_url: str, tmp_path: Path) -> None:
     async with opened_house(store_url, tmp_path) as house:
-        runs = await house.runs("whole")
-        (before,) = runs.values()
-        assert len(before.branches) == 2
-        matrix = Matrix("compact", await house.have_done(house.case("compact", list(runs))))
-        for at, kind in everything_that_can_happen(matrix.boundaries):
-            runs = await house.runs("whole")
-            case = house.case("compact", list(runs), at=at, kind=kind)
-            where = matrix.note(case, await house.have_done(case))
-            try:
-                await house.require_here(runs)
-                await house.do(case)
-                await house.require_here(runs)
-                await house.require_compact(runs)
-            except Exception as error:
-                raise AssertionError(where) from error
+
+        async def claim(case: Case, runs: dict[str, RunDump]) -> None:
+            (before,) = runs.values()
+            assert len(before.branches) == 2
+            await house.require_here(runs)
+            await house.do(case)
+            await house.require_here(runs)
+            await house.require_compact(runs)
+
+        matrix = await stop_everywhere(house, "compact", lambda: house.runs("whole"), claim)
         matrix.require(("sql before", 9), ("call after", 3), ("call reply_lost", 3), ("call refused", 3))
 
 
@@ -365,31 +358,25 @@ async def test_making_compact_survives_a_stop_anywhere(store_url: str, tmp_path:
 async def test_a_run_goes_on_whenever_making_its_log_compact_is_stopped(store_url: str, tmp_path: Path) -> None:
     async with opened_house(store_url, tmp_path) as house:
 
-        async def waiting(run_id: str) -> Run[int]:
-            run = await house.engine.start(kept_whole, xs=[1, 2], places=PLACES, run_id=run_id)
+        async def waiting() -> dict[str, Run[int]]:
+            run = await house.engine.start(kept_whole, xs=[1, 2], places=PLACES)
             while await run.status() is not RunStatus.AWAITING_INPUT:
                 await asyncio.sleep(0.01)
-            return run
+            return {run.run_id: run}
 
-        run = await waiting("live")
-        matrix = Matrix("compact live", await house.have_done(house.case("compact", ["live"])))
-        expected = await answer(run)
-        for at, kind in everything_that_can_happen(matrix.boundaries):
-            run = await waiting(f"live-{at}-{kind}")
-            case = house.case("compact", [run.run_id], at=at, kind=kind)
-            found = await house.have_done(case)
-            if len(found.boundaries) < at:
-                continue  # how often it went to sleep and woke up varies a little, and with it how long its log is
-            where = matrix.note(case, found)
-            try:
-                assert await answer(run) == expected
-                assert await verify_run(house.engine, run.run_id) == []
-                runs = {str(run.run_id): await house.dump(run.run_id)}
-                await house.do(case)
-                await house.require_here(runs)
-                await house.require_compact(runs)
-            except Exception as error:
-                raise AssertionError(where) from error
+        async def claim(case: Case, runs: dict[str, Run[int]]) -> None:
+            ((run_id, run),) = runs.items()
+            assert await answer(run) == expected
+            assert await verify_run(house.engine, run_id) == []
+            now = {run_id: await house.dump(run_id)}
+            await house.do(case)
+            await house.require_here(now)
+            await house.require_compact(now)
+
+        (undisturbed,) = (await waiting()).values()
+        expected = await answer(undisturbed)
+        # How often a run went to sleep and woke up varies a little, and with it how long its log is.
+        matrix = await stop_everywhere(house, "compact", waiting, claim, varies=True)
         matrix.require(("sql before", 6), ("call after", 2), ("call reply_lost", 2), ("call refused", 2))
 
 
@@ -397,27 +384,20 @@ async def test_a_run_goes_on_whenever_making_its_log_compact_is_stopped(store_ur
 @pytest.mark.timeout(900)
 async def test_deleting_survives_a_stop_anywhere(store_url: str, tmp_path: Path) -> None:
     async with opened_house(store_url, tmp_path) as house:
-        runs = await house.runs("whole", "part")
-        matrix = Matrix("delete", await house.have_done(house.case("delete", list(runs))))
-        for at, kind in everything_that_can_happen(matrix.boundaries):
-            runs = await house.runs("whole", "part")
-            case = house.case("delete", list(runs), at=at, kind=kind)
-            where = matrix.note(case, await house.have_done(case))
-            try:
-                for run_id, before in runs.items():
-                    if await house.store.load_deletion(RunId(run_id)) is None:
-                        assert await house.dump(run_id) == before
-                await house.do(case)
-                for run_id, before in runs.items():
-                    left = await house.dump(run_id)
-                    assert (left.blobs, left.items) == ((), ())
-                    assert len(left.events) == len(before.events) + 1
-                    assert [entry.event for entry in left.events if isinstance(entry.event, RunDeleted)] == [
-                        RunDeleted()
-                    ]
-                    assert await verify_run(house.engine, run_id) == []
-            except Exception as error:
-                raise AssertionError(where) from error
+
+        async def claim(case: Case, runs: dict[str, RunDump]) -> None:
+            for run_id, before in runs.items():
+                if await house.store.load_deletion(RunId(run_id)) is None:
+                    assert await house.dump(run_id) == before
+            await house.do(case)
+            for run_id, before in runs.items():
+                left = await house.dump(run_id)
+                assert (left.blobs, left.items) == ((), ())
+                assert len(left.events) == len(before.events) + 1
+                assert [entry.event for entry in left.events if isinstance(entry.event, RunDeleted)] == [RunDeleted()]
+                assert await verify_run(house.engine, run_id) == []
+
+        matrix = await stop_everywhere(house, "delete", lambda: house.runs("whole", "part"), claim)
         matrix.require(("sql before", 6), ("call after", 2), ("call reply_lost", 2), ("call refused", 2))
 
 
@@ -425,24 +405,25 @@ async def test_deleting_survives_a_stop_anywhere(store_url: str, tmp_path: Path)
 @pytest.mark.timeout(900)
 async def test_importing_survives_a_stop_anywhere(store_url: str, tmp_path: Path) -> None:
     async with opened_house(store_url, tmp_path) as house:
-        ((_, expected),) = (await house.runs("whole")).items()
-        matrix = Matrix("import", await house.have_done(house.case("import", ["imported"])))
-        for at, kind in everything_that_can_happen(matrix.boundaries):
-            run_id = f"imported-{at}-{kind}"
-            case = house.case("import", [run_id], at=at, kind=kind)
-            where = matrix.note(case, await house.have_done(case))
-            try:
-                is_there = await house.store.load_state(RunId(run_id)) is not None
-                assert is_there or await house.rows(run_id) == {}
-                await house.do(case)
-                found = await house.dump(run_id)
-                assert events_of(found) == events_of(expected)
-                assert (len(found.items), len(found.all_waits), found.blobs) == (
-                    len(expected.items),
-                    len(expected.all_waits),
-                    expected.blobs,
-                )
-                assert await verify_run(house.engine, run_id) == []
-            except Exception as error:
-                raise AssertionError(where) from error
+        (expected,) = (await house.runs("whole")).values()
+        numbers = itertools.count(1)
+
+        async def to_import() -> dict[str, None]:
+            return {f"imported-{next(numbers)}": None}
+
+        async def claim(case: Case, runs: dict[str, None]) -> None:
+            (run_id,) = runs
+            is_there = await house.store.load_state(RunId(run_id)) is not None
+            assert is_there or await house.rows(run_id) == {}
+            await house.do(case)
+            found = await house.dump(run_id)
+            assert events_of(found) == events_of(expected)
+            assert (len(found.items), len(found.all_waits), found.blobs) == (
+                len(expected.items),
+                len(expected.all_waits),
+                expected.blobs,
+            )
+            assert await verify_run(house.engine, run_id) == []
+
+        matrix = await stop_everywhere(house, "import", to_import, claim)
         matrix.require(("sql before", 6), ("call after", 1), ("call reply_lost", 1), ("call refused", 1))

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import apsw
-import asyncpg
 import pytest
 
 from perdure import Engine, EngineSettings, ask, node, workflow
@@ -35,12 +34,9 @@ from perdure.store.sqlite import archive as sqlite_archive
 from perdure.testing.proxy import StoreProxy
 from tests.engine.damage import Damage
 from tests.engine.engines import assert_whole
+from tests.engine.rows import rows_of
 
 AT_ONCE = timedelta(0)
-TABLES = (
-    *("run_state", "run_events", "run_node_state", "run_branches", "run_steps", "run_waits", "run_signals"),
-    *("run_checkpoints", "run_inbox_messages", "run_commands", "blobs", "run_logs", "run_tags", "run_deletions"),
-)
 
 
 @node
@@ -78,22 +74,6 @@ async def dump(store: Store, run_id: str) -> RunDump:
     found = await store.dump_run(RunId(run_id))
     assert found is not None
     return found
-
-
-async def rows_of(url: str, run_id: str) -> dict[str, int]:
-    """Return how many rows there are of a run, by table, where there are any."""
-    counts: dict[str, int] = {}
-    if url.startswith("sqlite"):
-        connection = apsw.Connection(url.removeprefix("sqlite:///"))
-        for table in TABLES:
-            counts[table] = connection.execute(f"SELECT count(*) FROM {table} WHERE run_id = ?", (run_id,)).get
-        connection.close()
-    else:
-        raw: Any = await asyncpg.connect(url)
-        for table in TABLES:
-            counts[table] = await raw.fetchval(f"SELECT count(*) FROM {table} WHERE run_id = $1", run_id)
-        await raw.close()
-    return {table: count for table, count in counts.items() if count}
 
 
 def size_of(path: str) -> int:

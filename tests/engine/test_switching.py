@@ -144,10 +144,24 @@ async def failed(engine: Engine, flow: Any = sw_first, **inputs: Any) -> Run[Any
     return run
 
 
+async def mended(engine: Engine) -> Run[Any]:
+    """A run that has failed, and a version of its workflow by which it would not have."""
+    run = await failed(engine)
+    await engine.save(sw_second)
+    return run
+
+
+async def switched(engine: Engine) -> Run[Any]:
+    """A run that has failed, and then ended by another version of its workflow."""
+    run = await mended(engine)
+    await run.jump("three", version=2)
+    await run.result()
+    return run
+
+
 async def test_a_node_and_what_depends_on_it_run_by_the_other_version_and_nothing_else(store_url: str) -> None:
     async with Engine(store_url) as engine:
-        run = await failed(engine)
-        await engine.save(sw_second)
+        run = await mended(engine)
         assert ran == Counter(one=1, two=1, three=1)
 
         preview = await run.preview("three", version=2)
@@ -172,8 +186,7 @@ async def test_a_node_and_what_depends_on_it_run_by_the_other_version_and_nothin
 
 async def test_what_has_failed_is_tried_again_by_the_other_version(store_url: str) -> None:
     async with Engine(store_url) as engine:
-        run = await failed(engine)
-        await engine.save(sw_second)
+        run = await mended(engine)
         await engine.alias("sw", "mended", to=2)
 
         assert (await run.preview(version="mended")).given_up is None
@@ -252,6 +265,16 @@ def sw_asks_no_more(x: int) -> int:
     return sw_add.named("end")(sw_add.named("sum")(one, sw_add.named("new")(x, 50)), 7)
 
 
+async def asking_no_more(engine: Engine) -> Run[Any]:
+    """A run that has asked something, and then ended by another version of its workflow, which does not."""
+    run = await engine.start(sw_asks, x=1)
+    await run.wait()
+    await engine.save(sw_asks_no_more)
+    await run.jump("sum", version=2)
+    await run.result()
+    return run
+
+
 @pytest.mark.parametrize("is_paused", [False, True])
 async def test_a_run_that_waits_takes_another_version(store_url: str, is_paused: bool) -> None:
     async with Engine(store_url) as engine:
@@ -315,11 +338,7 @@ async def test_a_run_that_moves_takes_none(store_url: str) -> None:
 
 async def test_a_run_goes_back_to_its_first_version_under_other_keys(store_url: str) -> None:
     async with Engine(store_url) as engine:
-        run = await engine.start(sw_asks, x=1)
-        await run.wait()
-        await engine.save(sw_asks_no_more)
-        await run.jump("sum", version=2)
-        await run.result()
+        run = await asking_no_more(engine)
 
         await run.jump("sum", version=1)
         assert (await run.wait()).status is RunStatus.AWAITING_INPUT
@@ -334,8 +353,7 @@ async def test_a_run_goes_back_to_its_first_version_under_other_keys(store_url: 
 
 async def test_what_it_was_on_another_version_is_seen_compared_and_forked_but_not_restored(store_url: str) -> None:
     async with Engine(store_url) as engine:
-        run = await failed(engine)
-        await engine.save(sw_second)
+        run = await mended(engine)
         end = (await run.state()).last_seq
         await run.jump("three", version=2)
         await run.result()
@@ -431,12 +449,9 @@ async def test_outputs_end_a_run_at_once_on_the_other_version(store_url: str) ->
         await assert_whole(engine, run)
 
 
-async def switched(engine: Engine) -> Run[Any]:
+async def switched_twice(engine: Engine) -> Run[Any]:
     """Return a run that has followed the first version, then the second, and then the second on another branch."""
-    run = await failed(engine)
-    await engine.save(sw_second)
-    await run.jump("three", version=2)
-    await run.result()
+    run = await switched(engine)
     await run.jump("four")
     await run.result()
     return run
@@ -448,7 +463,7 @@ async def test_it_is_taken_with_all_its_versions_to_another_database(
 ) -> None:
     bundle = tmp_path / "run.bundle"
     async with Engine(store_url) as engine:
-        run = await switched(engine)
+        run = await switched_twice(engine)
         expected = await run.result()
         first = await run.at_end_of(1)
         if is_compact:
@@ -483,7 +498,7 @@ async def test_a_stretch_that_its_own_version_does_not_allow_is_noticed_in_a_bun
 ) -> None:
     bundle, altered = tmp_path / "run.bundle", tmp_path / "altered.bundle"
     async with Engine(store_url) as engine:
-        run = await switched(engine)
+        run = await switched_twice(engine)
         await engine.export(run.run_id, bundle)
         saved = await engine.save(sw_the_other_way_round)
         other = await engine.store.load_version("sw", saved.version)
@@ -534,11 +549,7 @@ def rewrite(source: Path, target: Path, change: Callable[[Any], Any]) -> None:
 
 async def test_a_node_that_is_left_is_idle(store_url: str) -> None:
     async with Engine(store_url) as engine:
-        run = await engine.start(sw_asks, x=1)
-        await run.wait()
-        await engine.save(sw_asks_no_more)
-        await run.jump("sum", version=2)
-        await run.result()
+        run = await asking_no_more(engine)
 
         nodes = {node.node_id: node.status for node in (await run.load()).nodes}
 
@@ -580,10 +591,7 @@ async def test_the_first_version_may_go(store_url: str) -> None:
 
 async def test_it_is_archived_and_comes_back(store_url: str, tmp_path: Path) -> None:
     async with Engine(store_url, settings=EngineSettings(archive_folder=str(tmp_path / "archive"))) as engine:
-        run = await failed(engine)
-        await engine.save(sw_second)
-        await run.jump("three", version=2)
-        await run.result()
+        run = await switched(engine)
 
         await engine.archive(older_than=timedelta(0))
         await engine.delete_version("sw", 1)
@@ -596,8 +604,7 @@ async def test_it_is_archived_and_comes_back(store_url: str, tmp_path: Path) -> 
 
 async def test_a_run_with_an_audit_journal_is_forked_instead(store_url: str) -> None:
     async with Engine(store_url, journal="audit") as engine:
-        run = await failed(engine)
-        await engine.save(sw_second)
+        run = await mended(engine)
 
         with pytest.raises(CannotGoBack, match="fork it with the other version"):
             await run.jump("three", version=2)
@@ -605,8 +612,7 @@ async def test_a_run_with_an_audit_journal_is_forked_instead(store_url: str) -> 
 
 async def test_of_two_wishes_one_comes_true(store_url: str) -> None:
     async with Engine(store_url) as engine:
-        run = await failed(engine)
-        await engine.save(sw_second)
+        run = await mended(engine)
 
         found = await asyncio.gather(
             run.jump("three", version=2, command_id="a"),
@@ -625,8 +631,7 @@ async def test_of_two_wishes_one_comes_true(store_url: str) -> None:
 
 async def test_a_wish_that_is_asked_for_twice_comes_true_once(store_url: str) -> None:
     async with Engine(store_url) as engine:
-        run = await failed(engine)
-        await engine.save(sw_second)
+        run = await mended(engine)
 
         first = await run.jump("three", version=2, command_id="mended")
         await run.result()
@@ -638,8 +643,7 @@ async def test_a_wish_that_is_asked_for_twice_comes_true_once(store_url: str) ->
 
 async def test_arguments_go_to_the_node_of_the_other_version(store_url: str) -> None:
     async with Engine(store_url) as engine:
-        run = await failed(engine)
-        await engine.save(sw_second)
+        run = await mended(engine)
 
         await run.jump("three", inputs={"by": 500}, version=2)
 
@@ -705,7 +709,7 @@ async def test_the_doctor_has_it_go_on_with_the_version_that_it_follows(store_ur
 
 async def test_the_doctor_has_it_go_on_with_the_last_version_that_fits(store_url: str) -> None:
     async with Engine(store_url) as engine:
-        run = await switched(engine)
+        run = await switched_twice(engine)
         await engine.save(sw_like_second)
         await run.jump("five", version=3)
         await run.result()

@@ -20,6 +20,7 @@ from perdure.store.transitions import (
     BlobUse,
     Busy,
     Claim,
+    Committed,
     ItemDrop,
     ItemRow,
     Keep,
@@ -241,3 +242,20 @@ def _step_row(entry: e.Recorded) -> StepRow:
 def started(run_id: str | None = None, *, engine_id: EngineId = ENGINE, at: int | None = None) -> Draft:
     """A run that is created, claimed and started, with its first node running."""
     return Draft.create(run_id, at=at).start(engine_id).begin_node("step0")
+
+
+async def commit(store: Store, *transitions: Transition) -> list[Outcome]:
+    return await settle(store, transitions)
+
+
+async def begin(store: Store, run_id: str | None = None) -> Draft:
+    """A run that lives in the store, with its first node running."""
+    draft = started(run_id)
+    assert await commit(store, draft.transition()) == [Committed()]
+    return draft
+
+
+async def loaded(store: Store, draft: Draft) -> StoredRun:
+    stored = await store.load_run(draft.run_id)
+    assert stored is not None
+    return stored

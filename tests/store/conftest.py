@@ -1,15 +1,21 @@
-"""Stores to test with: every test that asks for one runs on each kind, and leaves behind runs that obey the law."""
+"""Stores and places for blobs: every test that asks for one runs on each kind, and leaves behind runs that obey the law."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
+import asyncpg
 import pytest
 
 from perdure.journal.projection import fold
 from perdure.store.base import Store
+from perdure.store.blobs import BlobStore, FolderBlobs, open_blobs
 from perdure.store.opening import open_store
+from perdure.store.postgres.store import PostgresStore, open_postgres
 from perdure.store.shapes import RunFilter
 from tests.servers import Server
 from tests.store.builders import save_workflow
@@ -44,12 +50,59 @@ async def open_another(url: str) -> AsyncIterator[OpenStore]:
 
 
 @pytest.fixture
-async def store(url: str) -> AsyncIterator[Store]:
+async def unverified_store(open_another: OpenStore) -> Store:
     """A store that holds the workflow to which runs refer."""
-    store = await open_store(url)
+    store = await open_another()
+    await save_workflow(store)
+    return store
+
+
+@pytest.fixture
+async def store(unverified_store: Store) -> AsyncIterator[Store]:
+    """A store that holds the workflow to which runs refer, and whose runs are verified in the end."""
+    yield unverified_store
+    await verify_runs(unverified_store)
+
+
+@pytest.fixture
+async def postgres_store(postgres_url: str) -> AsyncIterator[PostgresStore]:
+    """As `store`, on PostgreSQL alone."""
+    store = await open_postgres(postgres_url)
     await save_workflow(store)
     yield store
     await verify_runs(store)
+    await store.close()
+
+
+@asynccontextmanager
+async def session_on(postgres_url: str) -> AsyncGenerator[Any]:
+    session: Any = await asyncpg.connect(postgres_url)
+    try:
+        yield session
+    finally:
+        await session.close()
+
+
+@pytest.fixture
+async def raw(postgres_url: str) -> AsyncIterator[Any]:
+    """A session of somebody else."""
+    async with session_on(postgres_url) as session:
+        yield session
+
+
+@pytest.fixture(params=["folder", "objects"])
+async def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[BlobStore]:
+    """Every kind of place for blobs, empty."""
+    store = open_blobs((tmp_path / "blobs").as_uri() if request.param == "folder" else "memory:///")
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def folder(tmp_path: Path) -> AsyncIterator[FolderBlobs]:
+    """A folder for blobs, empty."""
+    store = FolderBlobs(tmp_path / "blobs")
+    yield store
     await store.close()
 
 

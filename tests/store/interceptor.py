@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 SOCKET = ".s.PGSQL.5432"
 
 
-class Front:
+class Front(ABC):
     """Listens in a folder of its own and serves each client until one side goes."""
 
     def __init__(self, url: str, folder: Path) -> None:
@@ -45,8 +46,9 @@ class Front:
             writer.transport.abort()
             self._clients.discard(task)
 
+    @abstractmethod
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        raise NotImplementedError
+        """Serve one client, until one side goes."""
 
 
 class AnswerLoser(Front):

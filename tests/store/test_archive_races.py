@@ -18,8 +18,8 @@ from perdure.store.postgres.store import PostgresStore, open_postgres
 from perdure.store.records import Record
 from perdure.store.shapes import ArchivedRun
 from perdure.store.transitions import Committed, RunExists
-from tests.store.builders import Draft, save_workflow, settle, started
-from tests.store.conftest import OpenStore, verify_runs
+from tests.store.builders import Draft, settle, started
+from tests.store.conftest import OpenStore, session_on
 
 COLUMNS = (
     "run_id, project_id, lease_epoch, version, workflow, workflow_version, graph_hash, status, branch_id, last_seq, inputs,"
@@ -88,28 +88,10 @@ async def test_a_run_comes_back_only_from_where_it_is(store: Store) -> None:
 
 
 @pytest.fixture
-async def postgres_store(postgres_url: str) -> AsyncIterator[PostgresStore]:
-    store = await open_postgres(postgres_url)
-    await save_workflow(store)
-    yield store
-    await verify_runs(store)
-    await store.close()
-
-
-@pytest.fixture
-async def raw(postgres_url: str) -> AsyncIterator[Any]:
-    """A session of somebody else."""
-    connection = await asyncpg.connect(postgres_url)
-    yield connection
-    await connection.close()
-
-
-@pytest.fixture
 async def watcher(postgres_url: str) -> AsyncIterator[Any]:
     """A session that looks at what others wait for."""
-    connection = await asyncpg.connect(postgres_url)
-    yield connection
-    await connection.close()
+    async with session_on(postgres_url) as session:
+        yield session
 
 
 @pytest.fixture(params=["read committed", "repeatable read", "serializable"])

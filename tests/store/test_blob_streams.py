@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,7 +20,7 @@ import pytest
 from perdure.clock import SystemClock
 from perdure.errors import BlobDamaged, BlobMissing, StoreFull, StoreUnavailable
 from perdure.ids import digest_of
-from perdure.store.blobs import BlobStore, FolderBlobs, open_blobs
+from perdure.store.blobs import BlobStore, FolderBlobs
 from perdure.store.blobs.base import CHUNK_BYTES
 from perdure.store.codecs import BlobRef
 
@@ -34,21 +34,6 @@ class Later(SystemClock):
 
     def now_micros(self) -> int:
         return super().now_micros() + 48 * HOUR_MICROS
-
-
-@pytest.fixture(params=["folder", "objects"])
-async def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[BlobStore]:
-    """Every kind of place for blobs, empty."""
-    store = open_blobs((tmp_path / "blobs").as_uri() if request.param == "folder" else "memory:///")
-    yield store
-    await store.close()
-
-
-@pytest.fixture
-async def folder(tmp_path: Path) -> AsyncIterator[FolderBlobs]:
-    store = FolderBlobs(tmp_path / "blobs")
-    yield store
-    await store.close()
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,6 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
@@ -24,21 +23,6 @@ from perdure.store.blobs import BlobStore, FolderBlobs, open_blobs
 CONTENT = b"content " * 1_000
 DIGEST = digest_of(CONTENT)
 DAY_MICROS = 24 * 60 * 60 * 1_000_000
-
-
-@pytest.fixture(params=["folder", "objects"])
-async def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[BlobStore]:
-    """Every kind of place for blobs, empty."""
-    store = open_blobs((tmp_path / "blobs").as_uri() if request.param == "folder" else "memory:///")
-    yield store
-    await store.close()
-
-
-@pytest.fixture
-async def folder(tmp_path: Path) -> AsyncIterator[FolderBlobs]:
-    store = FolderBlobs(tmp_path / "blobs")
-    yield store
-    await store.close()
 
 
 def file_of(store: BlobStore, digest: str = DIGEST) -> Path:

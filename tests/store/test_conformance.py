@@ -32,16 +32,12 @@ from perdure.store.transitions import (
     RunExists,
     Transition,
 )
-from tests.store.builders import ENGINE, Draft, encoded, engine_row, error, settle, started
+from tests.store.builders import ENGINE, Draft, commit, encoded, engine_row, error, started
 from tests.store.conftest import OpenStore
 from tests.store.contents import contents_of
 
 OTHER = EngineId("engine-b")
 NO_TEXT = "half \ud800 pair"
-
-
-async def commit(store: Store, *transitions: Transition) -> list[Outcome]:
-    return await settle(store, transitions)
 
 
 async def load(store: Store, run_id: RunId) -> StoredRun:

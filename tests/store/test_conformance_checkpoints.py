@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 from msgspec.structs import replace
 
@@ -11,26 +9,9 @@ from perdure.ids import ROOT_BRANCH, BranchId, Epoch, RunId, Seq
 from perdure.journal import events as e
 from perdure.journal.states import CheckpointState
 from perdure.store.base import Store
-from perdure.store.opening import open_store
 from perdure.store.transitions import Committed, LeaseLost, Rejected, Transition
-from tests.store.builders import Draft, save_workflow, settle, started
-from tests.store.conftest import OpenStore, verify_runs
-
-
-@pytest.fixture
-async def store(url: str) -> AsyncIterator[Store]:
-    """A store that holds the workflow to which runs refer."""
-    store = await open_store(url)
-    await save_workflow(store)
-    yield store
-    await verify_runs(store)
-    await store.close()
-
-
-async def begin(store: Store, run_id: str | None = None) -> Draft:
-    draft = started(run_id)
-    assert await settle(store, [draft.transition()]) == [Committed()]
-    return draft
+from tests.store.builders import Draft, begin, settle
+from tests.store.conftest import OpenStore
 
 
 def saved(draft: Draft, name: str, *, periodic: int = 0, branch_id: BranchId = ROOT_BRANCH) -> CheckpointState:

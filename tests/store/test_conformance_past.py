@@ -51,11 +51,9 @@ def past_node(node: NodeState, *, items: int | None = None) -> PastNode:
 
 
 @pytest.fixture
-async def store(open_another: OpenStore) -> Store:
+def store(unverified_store: Store) -> Store:
     """A store whose runs are not verified in the end: when they ended is put by hand."""
-    store = await open_another()
-    await save_workflow(store)
-    return store
+    return unverified_store
 
 
 async def test_the_last_completed_runs_come_first_and_not_more_than_wanted(store: Store) -> None:

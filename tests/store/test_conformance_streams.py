@@ -12,24 +12,14 @@ from perdure.ids import ROOT_BRANCH, BranchId, Epoch, NodeId, RunId, Seq
 from perdure.journal.states import StreamState
 from perdure.store.base import Store
 from perdure.store.shapes import ItemRange
-from perdure.store.transitions import Committed, ItemDrop, ItemRow, LeaseLost, Outcome, Rejected, Transition
-from tests.store.builders import Draft, encoded, save_workflow, settle, started
+from perdure.store.transitions import Committed, ItemDrop, ItemRow, LeaseLost, Rejected, Transition
+from tests.store.builders import Draft, begin, commit, encoded, save_workflow, started
 from tests.store.conftest import OpenStore
 from tests.store.contents import contents_of
 
 SECOND_BRANCH = BranchId(2)
 NO_TEXT = "half \ud800 pair"
 START = (-1, -1)
-
-
-async def commit(store: Store, *transitions: Transition) -> list[Outcome]:
-    return await settle(store, transitions)
-
-
-async def begin(store: Store, run_id: str | None = None) -> Draft:
-    draft = started(run_id)
-    assert await commit(store, draft.transition()) == [Committed()]
-    return draft
 
 
 async def add(store: Store, draft: Draft, *rows: ItemRow) -> None:

@@ -5,8 +5,6 @@ When a run is to be woken is written as it is wanted here, whether or not the ev
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 from msgspec.structs import replace
 
@@ -14,38 +12,18 @@ from perdure.ids import CommandId, EngineId, NodeId, RunId
 from perdure.journal import events as e
 from perdure.journal.states import RunStatus
 from perdure.store.base import Store
-from perdure.store.opening import open_store
-from perdure.store.shapes import Command, RunFilter, StoredRun, Wakings
-from perdure.store.transitions import Claim, Committed, Outcome, Release, Transition
-from tests.store.builders import Draft, engine_row, save_workflow, settle, started
+from perdure.store.shapes import Command, RunFilter, Wakings
+from perdure.store.transitions import Claim, Committed, Release
+from tests.store.builders import Draft, begin, commit, engine_row, loaded, save_workflow, started
 from tests.store.conftest import OpenStore
 
 NOW = 1_800_000_000_000_000
 
 
 @pytest.fixture
-async def store(url: str) -> AsyncIterator[Store]:
-    """A store that holds the workflow to which runs refer."""
-    store = await open_store(url)
-    await save_workflow(store)
-    yield store
-    await store.close()
-
-
-async def commit(store: Store, *transitions: Transition) -> list[Outcome]:
-    return await settle(store, transitions)
-
-
-async def begin(store: Store, run_id: str | None = None) -> Draft:
-    draft = started(run_id)
-    assert await commit(store, draft.transition()) == [Committed()]
-    return draft
-
-
-async def loaded(store: Store, draft: Draft) -> StoredRun:
-    stored = await store.load_run(draft.run_id)
-    assert stored is not None
-    return stored
+def store(unverified_store: Store) -> Store:
+    """A store whose runs are not verified in the end: when they wake up is put there by hand."""
+    return unverified_store
 
 
 async def rest(store: Store, draft: Draft, *, wake_at: int | None = None, for_input: bool = False) -> None:

@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -37,20 +37,8 @@ SQL = load_queries("perdure.store.postgres")
 
 
 @pytest.fixture
-async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
-    store = await open_postgres(postgres_url)
-    await save_workflow(store)
-    yield store
-    await verify_runs(store)
-    await store.close()
-
-
-@pytest.fixture
-async def raw(postgres_url: str) -> AsyncIterator[Any]:
-    """A session of somebody else."""
-    connection = await asyncpg.connect(postgres_url)
-    yield connection
-    await connection.close()
+def store(postgres_store: PostgresStore) -> PostgresStore:
+    return postgres_store
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import asyncpg
@@ -27,14 +27,6 @@ from perdure.store.transitions import Committed
 from tests.servers import Server, start_postgres
 from tests.store.builders import engine_row, save_workflow, started
 from tests.store.contents import contents_of
-
-
-@pytest.fixture
-async def raw(postgres_url: str) -> AsyncIterator[Any]:
-    """A session of somebody else."""
-    connection = await asyncpg.connect(postgres_url)
-    yield connection
-    await connection.close()
 
 
 @pytest.fixture(scope="module")
