@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -54,7 +55,27 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     outputs: Any = msgspec.UNSET
     items: Sequence[int] | None = None
     version: str | None = None
-    reason: str = ""
+
+
+class Manner(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run goes back, to wherever that is."""
+
+    reason: str
+    is_dry: bool
+    imports: Sequence[str]
+    place: Place
+    as_json: bool
+
+
+def manner_options(command: Callable[..., int]) -> Callable[..., int]:
+    """What can be said of how a run goes back: `--reason`, `--dry-run`, `--import`, `--store`, `--json`."""
+
+    @functools.wraps(command)
+    def told(*, reason: str, dry_run: bool, imports: Sequence[str], store: Place, as_json: bool, **others: Any) -> int:
+        manner = Manner(reason=reason, is_dry=dry_run, imports=imports, place=store, as_json=as_json)
+        return command(**others, manner=manner)
+
+    return reason_option(dry_run_option(imports_option(store_option(json_option(told)))))
 
 
 def read_pair(text: str) -> tuple[str, Any]:
@@ -90,20 +111,8 @@ def _is_number(text: str) -> bool:
 @click.command("retry")
 @click.argument("run", metavar="RUN")
 @version_option
-@reason_option
-@dry_run_option
-@imports_option
-@store_option
-@json_option
-def retry_command(
-    run: str,
-    version: str | None,
-    reason: str,
-    dry_run: bool,
-    imports: Sequence[str],
-    store: Place,
-    as_json: bool,
-) -> int:
+@manner_options
+def retry_command(run: str, version: str | None, manner: Manner) -> int:
     """Go on with a run that has failed or was cancelled: what has failed or was stopped is tried again, and print its result.
 
     RUN is a run's id, or as much of its beginning as no other run has. What was completed stays and does not run again; of a
@@ -115,7 +124,7 @@ def retry_command(
       perdure retry 0198f2 --version latest
       perdure retry 0198f2 --reason "the bucket is there by now"
     """
-    return _go_back(run, Change(version=version, reason=reason), imports, store, is_dry=dry_run, as_json=as_json)
+    return _go_back(run, Change(version=version), manner)
 
 
 @click.command("jump")
@@ -127,11 +136,7 @@ def retry_command(
 @click.option("--output", metavar="JSON", help="What the node is to have returned: it does not run then.")
 @click.option("--items", metavar="ITEMS", help="Only these items of a map, from 0: 3,17 or 3-7.")
 @version_option
-@reason_option
-@dry_run_option
-@imports_option
-@store_option
-@json_option
+@manner_options
 def jump_command(
     run: str,
     node: str,
@@ -139,11 +144,7 @@ def jump_command(
     output: str | None,
     items: str | None,
     version: str | None,
-    reason: str,
-    dry_run: bool,
-    imports: Sequence[str],
-    store: Place,
-    as_json: bool,
+    manner: Manner,
 ) -> int:
     """Go back to just before a NODE of a run and go on from there, and print the result.
 
@@ -164,27 +165,21 @@ def jump_command(
     if items is not None and output is not None:
         raise click.UsageError("--items and --output do not go together: a node whose output is given does not run.")
     chosen = None if items is None else read_items(items)
-    require(store)
-    with users_output(as_json=as_json):
+    require(manner.place)
+    with users_output(as_json=manner.as_json):
         value: Any = msgspec.UNSET
         if output is not None:
-            value = asyncio.run(read_output(run, node, output, imports, store, version=version))
+            value = asyncio.run(read_output(run, node, output, manner.imports, manner.place, version=version))
     inputs = dict(map(read_pair, pairs))
-    change = Change(node=node, inputs=inputs, outputs=value, items=chosen, version=version, reason=reason)
-    return _go_back(run, change, imports, store, is_dry=dry_run, as_json=as_json)
+    change = Change(node=node, inputs=inputs, outputs=value, items=chosen, version=version)
+    return _go_back(run, change, manner)
 
 
 @click.command("promote")
 @click.argument("run", metavar="RUN")
 @click.argument("branch", metavar="BRANCH", type=click.IntRange(min=1))
-@reason_option
-@dry_run_option
-@imports_option
-@store_option
-@json_option
-def promote_command(
-    run: str, branch: int, reason: str, dry_run: bool, imports: Sequence[str], store: Place, as_json: bool
-) -> int:
+@manner_options
+def promote_command(run: str, branch: int, manner: Manner) -> int:
     """Go on from what a run was at the end of an earlier BRANCH, and print its result.
 
     If the run had ended there, it has ended so again and nothing runs; otherwise it goes on from there. Nothing is removed: it
@@ -195,20 +190,14 @@ def promote_command(
       perdure promote 0198f2 1
       perdure promote 0198f2 3 --dry-run
     """
-    return _go_back(run, Change(branch=branch, reason=reason), imports, store, is_dry=dry_run, as_json=as_json)
+    return _go_back(run, Change(branch=branch), manner)
 
 
 @click.command("restore")
 @click.argument("run", metavar="RUN")
 @click.argument("place", metavar="PLACE")
-@reason_option
-@dry_run_option
-@imports_option
-@store_option
-@json_option
-def restore_command(
-    run: str, place: str, reason: str, dry_run: bool, imports: Sequence[str], store: Place, as_json: bool
-) -> int:
+@manner_options
+def restore_command(run: str, place: str, manner: Manner) -> int:
     """Go back to what a run was at a PLACE and go on from there, and print its result.
 
     PLACE is the name of a checkpoint, or the number of an event. What was done by then is kept, what was at work then is tried
@@ -219,8 +208,7 @@ def restore_command(
       perdure restore 0198f2 before-review
       perdure restore 0198f2 42 --dry-run
     """
-    wanted = int(place) if place.isdecimal() else place
-    return _go_back(run, Change(place=wanted, reason=reason), imports, store, is_dry=dry_run, as_json=as_json)
+    return _go_back(run, Change(place=int(place) if place.isdecimal() else place), manner)
 
 
 @click.command("branches")
@@ -243,30 +231,33 @@ def branches_command(run: str, store: Place, as_json: bool) -> int:
     return Exit.DONE
 
 
-def _go_back(run: str, change: Change, imports: Sequence[str], place: Place, *, is_dry: bool, as_json: bool) -> int:
+def _go_back(run: str, change: Change, manner: Manner) -> int:
+    place, as_json = manner.place, manner.as_json
     require(place)
     with users_output(as_json=as_json):
-        run_id = asyncio.run(prepare(run, imports, place, reopens=True, version=change.version))
-        found = asyncio.run(_found(run_id, change, place, is_dry=is_dry, as_json=as_json))
+        run_id = asyncio.run(prepare(run, manner.imports, place, reopens=True, version=change.version))
+        found = asyncio.run(_found(run_id, change, manner))
     if isinstance(found, Preview):
         return _foretell(found, run_id, paper(), as_json=as_json)
     return conclude(found, place, as_json=as_json)
 
 
-async def _found(run_id: RunId, change: Change, place: Place, *, is_dry: bool, as_json: bool) -> Preview | Ended:
-    return await _preview(run_id, change, place) if is_dry else await _went_back(run_id, change, place, as_json=as_json)
+async def _found(run_id: RunId, change: Change, manner: Manner) -> Preview | Ended:
+    if manner.is_dry:
+        return await _preview(run_id, change, manner.place)
+    return await _went_back(run_id, change, manner)
 
 
-async def _went_back(run_id: RunId, change: Change, place: Place, *, as_json: bool) -> Ended:
-    async with Engine(place.url, recover=False) as engine:
+async def _went_back(run_id: RunId, change: Change, manner: Manner) -> Ended:
+    async with Engine(manner.place.url, recover=False) as engine:
         handle = await engine.get(run_id)
         known = (await handle.state()).last_seq
         if change.branch is not None:
-            await handle.promote(change.branch, reason=change.reason)
+            await handle.promote(change.branch, reason=manner.reason)
         elif change.place is not None:
-            await handle.restore(change.place, reason=change.reason)
+            await handle.restore(change.place, reason=manner.reason)
         elif change.node is None:
-            await handle.retry(version=change.version, reason=change.reason)
+            await handle.retry(version=change.version, reason=manner.reason)
         else:
             await handle.jump(
                 change.node,
@@ -274,10 +265,10 @@ async def _went_back(run_id: RunId, change: Change, place: Place, *, as_json: bo
                 outputs=change.outputs,
                 items=change.items,
                 version=change.version,
-                reason=change.reason,
+                reason=manner.reason,
                 by=COMMAND_LINE,
             )
-        return await attend(engine, run_id, place, None, as_json=as_json, known=known, stay=False)
+        return await attend(engine, run_id, manner.place, None, as_json=manner.as_json, known=known, stay=False)
 
 
 async def _preview(run_id: RunId, change: Change, place: Place) -> Preview:

@@ -20,7 +20,7 @@ from perdure.engine.dumping import dump_of, generators_of, readable_graph
 from perdure.engine.leases import is_gone
 from perdure.engine.offering import Offer
 from perdure.engine.pending import Pending
-from perdure.engine.tenure import branch_rows, numbered, steps_on_branch
+from perdure.engine.tenure import numbered, onto_branch
 from perdure.errors import JournalError, RunDamaged
 from perdure.graph.declare import NodeType
 from perdure.graph.model import Graph
@@ -292,17 +292,8 @@ class Doctor(Examiner):
         decider.conclude(at=at)
         portion = Pending(decider).cut()
         recorded = numbered(portion, seq, epoch, branch_id, self._chance.new_id)
-        return Transition(
-            run_id=row.run_id,
-            epoch=row.epoch,
-            base_seq=row.last_seq,
-            run=portion.run,
-            events=recorded,
-            nodes=portion.nodes,
-            steps=steps_on_branch(portion.steps or {}, portion.run),
-            branches=branch_rows(recorded),
-            waits=portion.waits,
-            lease=Claim(engine_id=engine_id, dead=examined.dead, lets_go=True),
+        return msgspec.structs.replace(
+            onto_branch(row, portion, recorded, Claim(engine_id=engine_id, dead=examined.dead, lets_go=True)),
             repins=(row.version, row.graph_hash) != (portion.run.version, portion.run.graph_hash),
         )
 

@@ -18,7 +18,7 @@ from perdure.engine.committer import Committer
 from perdure.engine.goingback import JUMP, RETRY, Back, is_switch
 from perdure.engine.offering import Offer
 from perdure.engine.pending import Pending
-from perdure.engine.tenure import branch_rows, numbered, steps_on_branch
+from perdure.engine.tenure import numbered, onto_branch
 from perdure.errors import GraphError, JournalDamaged, TypesChanged, TypesMissing, VersionNotFound
 from perdure.graph.plan import Plan
 from perdure.graph.writing import content_hash
@@ -139,22 +139,13 @@ class Switcher:
         pending.commands += (command.command_id, *_left(stored, decider.plan))
         portion = pending.cut(drops=tuple(_drops(decider)))
         recorded = numbered(portion, run.last_seq, run.epoch, run.branch_id, self._chance.new_id)
-        return Transition(
-            run_id=run.run_id,
-            epoch=run.epoch,
-            base_seq=run.last_seq,
-            run=portion.run,
-            events=recorded,
-            nodes=portion.nodes,
-            steps=steps_on_branch(portion.steps or {}, portion.run),
+        return msgspec.structs.replace(
+            onto_branch(run, portion, recorded, Claim(engine_id=engine_id, lets_go=True)),
             past_steps=portion.past_steps,
-            branches=branch_rows(recorded),
             drops=portion.drops,
-            waits=portion.waits,
             signals=portion.signals,
             blobs=portion.blobs,
             commands=portion.commands,
-            lease=Claim(engine_id=engine_id, lets_go=True),
             repins=True,
         )
 

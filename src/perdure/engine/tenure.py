@@ -161,3 +161,20 @@ def branch_rows(recorded: Sequence[e.Recorded]) -> tuple[BranchState, ...]:
         for entry in recorded
         if isinstance(entry.event, e.BranchCreated)
     )
+
+
+def onto_branch(row: RunState, portion: Portion, recorded: tuple[e.Recorded, ...], claim: Claim) -> Transition:
+    """Return what takes a run that nobody drives from how its row is to a branch, with what every branch brings: rows of nodes,
+    steps and waits."""
+    return Transition(
+        run_id=row.run_id,
+        epoch=row.epoch,
+        base_seq=row.last_seq,
+        run=portion.run,
+        events=recorded,
+        nodes=portion.nodes,
+        steps=steps_on_branch(portion.steps or {}, portion.run),
+        branches=branch_rows(recorded),
+        waits=portion.waits,
+        lease=claim,
+    )
