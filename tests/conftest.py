@@ -1,4 +1,4 @@
-"""What every test can ask for: an empty database of each kind.
+"""What every test can ask for: a database of each kind.
 
 PostgreSQL is started by the first test that wants it, once for the whole run however many worker processes share the
 run, and is gone when the run ends.
@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from perdure.store.opening import open_store
+from perdure.testing.stores import in_own_loop
 from tests.servers import Databases, Server, WatchedFolder, share_postgres
 
 # How long an example takes says nothing on a busy machine, and each run of the tests should look at other examples.
@@ -49,6 +51,21 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         config.stash[_SHARED_FOLDER].leave_and_wait()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the inner loop short: what is to hold on both databases is tried on SQLite there, and only the first such test of
+    each module on PostgreSQL as well. The stores themselves (`tests/store`) are tried on both."""
+    tried: set[Path] = set()
+    for item in items:
+        if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
+            continue
+        if item.callspec.params.get("store_url") != "postgres" or item.get_closest_marker("slow"):
+            continue
+        if item.path in tried:
+            item.add_marker(pytest.mark.slow)
+        tried.add(item.path)
+
+
 @pytest.fixture(scope="session")
 def postgres_server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """The PostgreSQL of this run. A test that stops or kills its server starts its own with `start_postgres`."""
@@ -68,10 +85,20 @@ def postgres_databases(postgres_server: Server) -> Databases:
 
 
 @pytest.fixture
-def postgres_url(postgres_databases: Databases) -> Iterator[str]:
-    """The URL of an empty PostgreSQL database, for this test alone."""
-    with postgres_databases.fresh() as url:
+def postgres_url(request: pytest.FixtureRequest, postgres_databases: Databases) -> Iterator[str]:
+    """The URL of a PostgreSQL database without runs, for this test alone. Its tables are there already, unless the test is marked
+    with `new_database`: to make them takes longer than most tests."""
+    is_new = request.node.get_closest_marker("new_database") is not None
+    database = postgres_databases.fresh() if is_new else postgres_databases.prepared(_make_tables)
+    with database as url:
         yield url
+
+
+def _make_tables(url: str) -> None:
+    async def opened_and_closed() -> None:
+        await (await open_store(url)).close()
+
+    in_own_loop(opened_and_closed())
 
 
 @pytest.fixture
@@ -82,5 +109,5 @@ def sqlite_url(tmp_path: Path) -> str:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def store_url(request: pytest.FixtureRequest) -> str:
-    """The URL of an empty store: every test that asks for it runs on both databases."""
+    """The URL of a store without runs: every test that asks for it runs on both databases."""
     return request.getfixturevalue(f"{request.param}_url")

@@ -39,6 +39,25 @@ def test_each_database_is_empty_and_the_last_one_is_gone(postgres_server: Server
         postgres_server.psql("SELECT 1", database=name_of(first))
 
 
+def test_each_prepared_database_is_a_copy_and_gone_afterwards():
+    with start_postgres() as server:
+        prepared: list[str] = []
+
+        def prepare(url: str) -> None:
+            prepared.append(url)
+            server.psql("CREATE TABLE t (x int)", database=name_of(url))
+
+        with Databases(server).prepared(prepare) as first:
+            server.psql("INSERT INTO t VALUES (7)", "CREATE TABLE u (x int)", database=name_of(first))
+        with Databases(server).prepared(prepare) as second:
+            rows = server.psql("SELECT x FROM t", database=name_of(second)).strip()
+            tables = server.psql(TABLES, database=name_of(second)).strip()
+
+        assert (rows, tables, len(prepared)) == ("", "1", 1)
+        with pytest.raises(ServerUnavailable, match="does not exist"):
+            server.psql("SELECT 1", database=name_of(first))
+
+
 def test_whoever_is_still_connected_is_thrown_out(postgres_server: Server):
     databases = Databases(postgres_server)
 

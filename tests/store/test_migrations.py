@@ -27,6 +27,8 @@ ROWS = {int(file.stem): file.read_text(encoding="utf-8") for file in (Path(__fil
 """What programs have left behind, in both databases, by the last schema that they knew."""
 
 
+pytestmark = pytest.mark.new_database
+
 NOTHING = {None, "", "[]", "{}", 0}
 
 

@@ -521,6 +521,7 @@ async def test_only_who_registers_holds_a_connection_for_commits_and_it_is_in_no
 
 @pytest.mark.parametrize("is_analysed", [False, True])
 @pytest.mark.parametrize("rows", [0, 1, 2, 300])
+@pytest.mark.new_database
 async def test_plans_made_for_small_tables_are_right_for_large_ones(
     store: PostgresStore, raw: Any, rows: int, is_analysed: bool
 ) -> None:
@@ -547,6 +548,7 @@ async def test_plans_made_for_small_tables_are_right_for_large_ones(
 
 @pytest.mark.parametrize("is_analysed", [False, True])
 @pytest.mark.parametrize("streams", [0, 1, 40])
+@pytest.mark.new_database
 async def test_streams_are_found_by_their_keys(store: PostgresStore, raw: Any, streams: int, is_analysed: bool) -> None:
     for _ in range(streams):
         draft = started()
@@ -592,6 +594,7 @@ async def _plan(raw: Any, statement: str) -> str:
     return "\n".join(row[0] for row in rows)
 
 
+@pytest.mark.new_database
 async def test_the_samples_for_statistics_are_gone(postgres_url: str) -> None:
     store = await open_postgres(postgres_url)
     await store.close()

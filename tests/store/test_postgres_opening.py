@@ -28,6 +28,8 @@ from tests.servers import Server, start_postgres
 from tests.store.builders import engine_row, save_workflow, started
 from tests.store.contents import contents_of
 
+pytestmark = pytest.mark.new_database
+
 
 @pytest.fixture(scope="module")
 def own_server() -> Iterator[Server]:

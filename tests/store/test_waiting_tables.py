@@ -104,6 +104,7 @@ IN_POSTGRES = {
 
 @pytest.mark.parametrize("rows", [0, 1, 40])
 @pytest.mark.parametrize("is_analysed", [False, True])
+@pytest.mark.new_database
 async def test_postgres_reads_only_what_it_is_asked_for(postgres_url: str, rows: int, is_analysed: bool) -> None:
     await filled(postgres_url, rows)
     raw: Any = await asyncpg.connect(postgres_url)
