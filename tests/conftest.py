@@ -1,4 +1,4 @@
-"""What every test can ask for: a database of each kind.
+"""What every test can ask for: a database of each kind. And what is asked of all of them: to leave nothing behind.
 
 PostgreSQL is started by the first test that wants it, once for the whole run however many worker processes share the
 run, and is gone when the run ends.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,11 @@ settings.register_profile(
 settings.register_profile("quick", settings.get_profile("perdure"), max_examples=20)
 settings.load_profile("perdure")
 
+ROOT = Path(__file__).resolve().parent.parent
+
 _SHARED_FOLDER = pytest.StashKey[WatchedFolder]()
 _FOLDER_INPUT = "perdure_servers"
+_ROOT_BEFORE = pytest.StashKey[set[str]]()
 
 
 def pytest_configure() -> None:
@@ -66,6 +70,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         tried.add(item.path)
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    session.config.stash[_ROOT_BEFORE] = _names_in_root()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Have a run fail whose tests have put something into the root of the project: each has a folder of its own."""
+    if _left_in_root(session.config) and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if left := _left_in_root(config):
+        terminalreporter.section("left behind", red=True)
+        terminalreporter.line(f"Tests have left {', '.join(left)} in {ROOT}. Have them work in their tmp_path.")
+
+
+def _left_in_root(config: pytest.Config) -> list[str]:
+    return sorted(_names_in_root() - config.stash[_ROOT_BEFORE])
+
+
+def _names_in_root() -> set[str]:
+    """Return what is in the root of the project, but for what tools keep there."""
+    return {path.name for path in ROOT.iterdir() if not path.name.startswith((".", "__pycache__"))}
+
+
 @pytest.fixture(scope="session")
 def postgres_server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """The PostgreSQL of this run. A test that stops or kills its server starts its own with `start_postgres`."""
@@ -85,12 +115,13 @@ def postgres_databases(postgres_server: Server) -> Databases:
 
 
 @pytest.fixture
-def postgres_url(request: pytest.FixtureRequest, postgres_databases: Databases) -> Iterator[str]:
+def postgres_url(request: pytest.FixtureRequest, postgres_databases: Databases, tmp_path: Path) -> Iterator[str]:
     """The URL of a PostgreSQL database without runs, for this test alone. Its tables are there already, unless the test is marked
-    with `new_database`: to make them takes longer than most tests."""
+    with `new_database`: to make them takes longer than most tests. Blobs and archives are where the test is, which is its own
+    folder."""
     is_new = request.node.get_closest_marker("new_database") is not None
     database = postgres_databases.fresh() if is_new else postgres_databases.prepared(_make_tables)
-    with database as url:
+    with database as url, chdir(tmp_path):
         yield url
 
 

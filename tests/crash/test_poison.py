@@ -32,11 +32,11 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["exit", "kill", "segfault"])
 def test_a_run_that_kills_its_engine_is_quarantined(how: str, store_url: str, tmp_path: Path):
-    environment = {**os.environ, LEDGER_VARIABLE: str(tmp_path)}
+    environment = {**os.environ, LEDGER_VARIABLE: str(tmp_path), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-X", "faulthandler=0", "-m", "tests.crash.poison_program", store_url, how]
 
     deaths = 0
-    while subprocess.run(command, cwd=ROOT, env=environment, timeout=60, capture_output=True).returncode != 0:
+    while subprocess.run(command, cwd=tmp_path, env=environment, timeout=60, capture_output=True).returncode != 0:
         deaths += 1
         assert deaths <= MAX_RECOVERIES + 1
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from enum import IntEnum
-from pathlib import Path
 from typing import Any
 
 import numpy
@@ -226,12 +225,9 @@ async def test_a_condition_sees_what_a_person_says_as_if_the_body_had_returned_i
 
 
 @pytest.mark.parametrize("value", [{"ok": 1, "text": LARGE}, {"ok": 0, "text": LARGE}], ids=["true", "false"])
-async def test_a_person_needs_none_of_the_code(
-    store_url: str, value: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_person_needs_none_of_the_code(store_url: str, value: Any):
     """One process has the value and not the workflow, the other one the workflow."""
     global given
-    monkeypatch.chdir(tmp_path)  # where PostgreSQL's blobs go
     given = value
     expected = await undisturbed(store_url, by_person_of_part)
     await lose(store_url, by_person_of_part)
