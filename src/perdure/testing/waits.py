@@ -131,7 +131,7 @@ async def patient(ctx: Context, times: int) -> int:
     effect(ctx)
     done: int = ctx.restored or 0
     while done < times:
-        await ctx.sleep(40)
+        await ctx.sleep(15)
         await ctx.ask("once more", schema=bool)
         done += 1
         await ctx.checkpoint(done)
@@ -315,7 +315,7 @@ def delivered() -> list[int]:
 
 @workflow
 def scheduled() -> list[str]:
-    return collect(noted.map(schedule(every=60, catch_up="all")))
+    return collect(noted.map(schedule(every=20, catch_up="all")))
 
 
 @workflow
