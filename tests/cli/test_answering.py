@@ -19,6 +19,7 @@ def flow(cli: Cli) -> Cli:
     return cli
 
 
+@pytest.mark.slow
 def test_questions_of_all_runs_are_listed_oldest_first(flow: Cli):
     asking(flow)
     asking(flow, "colours", "r2")
@@ -40,6 +41,7 @@ def test_questions_of_all_runs_are_listed_oldest_first(flow: Cli):
     assert [line.split()[0] for line in few] == ["QUESTION", "r1/approval/1", "…"]
 
 
+@pytest.mark.slow
 def test_a_run_whose_other_question_is_answered_asks_one_thing(flow: Cli):
     asking(flow, "colours")
     flow("answer", "r1/two/1", "5")
@@ -52,6 +54,7 @@ def test_a_run_whose_other_question_is_answered_asks_one_thing(flow: Cli):
     assert "answered" in late.stderr
 
 
+@pytest.mark.slow
 def test_several_questions_are_answered_by_their_ids_in_any_order(flow: Cli):
     told = asking(flow, "colours").stdout
     assert "perdure answer r1/one/1 red (or blue)" in told
@@ -102,6 +105,7 @@ def test_a_wrong_answer_leaves_the_question_open(flow: Cli):
     assert len(flow.json("answer")) == 1
 
 
+@pytest.mark.slow
 def test_the_first_answer_counts(flow: Cli):
     asking(flow)
     flow("answer", "r1", "true")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from tests.cli.conftest import FAILING, FLOW, Cli
 
 AT_ONCE = ("--older-than", "0s")
 
 
+@pytest.mark.slow
 def test_archived_runs_are_listed_read_and_brought_back(cli: Cli):
     cli.write("flow.py", FLOW)
     for name in ("ada", "bob"):
@@ -60,6 +62,7 @@ def test_the_archive_may_be_elsewhere(cli: Cli):
     assert cli("archive", "--restore", "ada", "--archive", "cold").returncode == 0
 
 
+@pytest.mark.slow
 def test_one_of_several_that_cannot_come_back_holds_up_no_other(cli: Cli):
     cli.write("flow.py", FLOW)
     for name in ("ada", "bob", "cy"):
@@ -81,6 +84,7 @@ def test_one_of_several_that_cannot_come_back_holds_up_no_other(cli: Cli):
     assert [(one["run_id"], one["error"]["code"]) for one in document["refused"]] == [("bob", "archive_missing")]
 
 
+@pytest.mark.slow
 def test_everything_in_the_archive_is_verified_where_it_is(cli: Cli):
     cli.write("flow.py", FLOW)
     for name in ("ada", "bob"):

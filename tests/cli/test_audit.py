@@ -7,8 +7,6 @@ import pytest
 
 from tests.cli.conftest import FLOW, GATED, Cli, read_until
 
-pytestmark = pytest.mark.slow
-
 
 def without_events(cli: Cli, which: str = "1 = 1") -> None:
     connection = apsw.Connection(str(cli.folder / "perdure.db"))
@@ -16,6 +14,7 @@ def without_events(cli: Cli, which: str = "1 = 1") -> None:
     connection.close()
 
 
+@pytest.mark.slow
 def test_a_run_is_marked_wherever_it_is_looked_at(cli: Cli):
     cli.write("flow.py", FLOW)
 
@@ -35,6 +34,7 @@ def test_a_run_is_marked_wherever_it_is_looked_at(cli: Cli):
     assert "G1" in cli("doctor", "r1").stdout
 
 
+@pytest.mark.slow
 def test_ordinary_runs_are_not_marked(cli: Cli):
     cli.write("flow.py", FLOW)
     cli("run", "flow.py", "-i", "name=Ada", "--run-id", "r1")
@@ -46,6 +46,7 @@ def test_ordinary_runs_are_not_marked(cli: Cli):
     assert "best effort" not in cli("verify").stdout
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_without_its_log(cli: Cli):
     cli.write("flow.py", GATED)
     process = cli.start("run", "flow.py", "--run-id", "r1", "--journal", "audit")
@@ -66,6 +67,7 @@ def test_a_killed_run_goes_on_without_its_log(cli: Cli):
     assert cli("events", "r1", "--follow").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_run_without_any_event_is_shown_and_followed_to_its_end(cli: Cli):
     cli.write("flow.py", FLOW)
     cli("run", "flow.py", "-i", "name=Ada", "--run-id", "r1", "--journal", "audit")

@@ -10,8 +10,6 @@ import pytest
 from perdure.cli.back import read_items
 from tests.cli.conftest import Cli
 
-pytestmark = pytest.mark.slow
-
 FLOW = """
 import os
 from perdure import node, workflow
@@ -128,6 +126,7 @@ def test_nonsense_is_refused_and_nothing_changes(failed: Cli, arguments: tuple[s
     assert failed.json("events", "r1") == before
 
 
+@pytest.mark.slow
 def test_a_run_is_shown_and_compared_as_it_was(failed: Cli):
     failed("retry", "r1")
     failed("jump", "r1", "total", "-i", "scale=2.5")
@@ -152,6 +151,7 @@ def test_a_run_is_shown_and_compared_as_it_was(failed: Cli):
         assert "Run 'r1' has no" in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_run_is_what_it_was_on_an_earlier_branch(failed: Cli):
     failed("retry", "r1")
     failed("jump", "r1", "total", "-i", "scale=2.5")

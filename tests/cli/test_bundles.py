@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import FAILING, FLOW, GATED, Cli
 
 ELSEWHERE = ("--store", "sqlite:///elsewhere.db")
 
 
+@pytest.mark.slow
 def test_a_run_is_taken_to_another_store(cli: Cli):
     cli.write("flow.py", FLOW)
     cli("run", "flow.py", "--input", "name=Ada", "--run-id", "ada")

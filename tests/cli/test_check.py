@@ -85,6 +85,7 @@ def test_whole_runs_are_proved_to_be_whole(cli: Cli):
     assert cli.json("verify", "r1") == {"runs": 1, "audited": [], "violations": [], "refused": []}
 
 
+@pytest.mark.slow
 def test_one_of_several_that_is_refused_holds_up_no_other(cli: Cli):
     cli.write("flow.py", FLOW)
     cli("run", "flow.py", "-i", "name=a", "--run-id", "gone")

@@ -7,8 +7,6 @@ import pytest
 from tests.cli.conftest import GATED, Cli, read_until
 from tests.cli.test_resume import killed_at_the_gate
 
-pytestmark = pytest.mark.slow
-
 ASKING = """
 from perdure import ask, node, workflow
 
@@ -32,6 +30,7 @@ def asked(cli: Cli, *options: str) -> None:
     assert cli("run", "flow.py", "--run-id", "r1", *options).returncode == 3
 
 
+@pytest.mark.slow
 def test_a_run_that_rests_is_given_a_name_without_its_code(cli: Cli):
     asked(cli)
     (cli.folder / "flow.py").rename(cli.folder / "gone.py")
@@ -50,6 +49,7 @@ def test_a_run_that_rests_is_given_a_name_without_its_code(cli: Cli):
     assert cli("verify").returncode == 0
 
 
+@pytest.mark.slow
 def test_names_are_listed_and_shown(cli: Cli):
     asked(cli)
     assert cli("checkpoint", "r1").stdout == "Run r1 has no checkpoints.\n"
@@ -78,6 +78,7 @@ def test_names_are_listed_and_shown(cli: Cli):
     assert [entry["type"] for entry in cli.json("events", "r1")].count("CheckpointSaved") == 2
 
 
+@pytest.mark.slow
 def test_a_run_of_another_process_is_given_a_name(cli: Cli):
     cli.write("flow.py", GATED)
     running = cli.start("run", "flow.py", "--run-id", "r1")
@@ -93,6 +94,7 @@ def test_a_run_of_another_process_is_given_a_name(cli: Cli):
     assert cli.ledger() == ["first", "gate", "last"]
 
 
+@pytest.mark.slow
 def test_a_run_that_nobody_drives_is_given_its_name_by_whoever_takes_it_up(cli: Cli):
     cli.write("flow.py", GATED)
     killed_at_the_gate(cli)
@@ -135,6 +137,7 @@ def test_wrong_use_is_told(cli: Cli, arguments: tuple[str, ...], complaint: str)
     assert cli.json("checkpoint", "r1") == []
 
 
+@pytest.mark.slow
 def test_a_run_that_has_ended_is_refused(cli: Cli):
     asked(cli)
     cli("cancel", "r1")
@@ -155,6 +158,7 @@ def test_runs_can_be_saved_by_themselves(cli: Cli):
     assert "saved   periodic-1 up to event" in cli("show", "r1").stdout
 
 
+@pytest.mark.slow
 def test_no_time_at_all_is_refused(cli: Cli):
     cli.write("flow.py", ASKING)
 
@@ -164,6 +168,7 @@ def test_no_time_at_all_is_refused(cli: Cli):
     assert "--checkpoint-every" in done.stderr
 
 
+@pytest.mark.slow
 def test_what_is_saved_by_itself_is_in_the_log_and_makes_no_noise(cli: Cli):
     cli.write("flow.py", ASKING)
 
@@ -173,6 +178,7 @@ def test_what_is_saved_by_itself_is_in_the_log_and_makes_no_noise(cli: Cli):
     assert "run saved checkpoint 'periodic-1'" in cli("events", "r1").stdout
 
 
+@pytest.mark.slow
 def test_a_run_that_was_only_given_a_name_is_drawn_as_resting(cli: Cli):
     asked(cli)
     cli("checkpoint", "r1", "one")

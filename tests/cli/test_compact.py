@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.cli.conftest import Cli
 
 PROGRAM = """
@@ -19,6 +21,7 @@ def jots(places: int) -> int:
 """
 
 
+@pytest.mark.slow
 def test_a_long_log_is_made_compact_and_reads_as_before(cli: Cli) -> None:
     cli.write("flow.py", PROGRAM)
     cli("run", "flow.py", "--run-id", "long", "-i", "places=2500")

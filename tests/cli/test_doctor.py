@@ -112,6 +112,7 @@ def test_whoever_takes_a_run_up_repairs_it(waiting: Cli, command: tuple[str, ...
     assert waiting.ledger() == ["draft"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [("resume", "r1"), ("run", "asking.py", "--run-id", "r1")])
 def test_a_run_that_waits_for_nothing_goes_on_when_it_is_asked_for(cli: Cli, command: tuple[str, ...]):
     cli.write("asking.py", ASKING)

@@ -8,8 +8,6 @@ import pytest
 
 from tests.cli.conftest import Cli
 
-pytestmark = pytest.mark.slow
-
 TYPED = """
 import enum
 from dataclasses import dataclass

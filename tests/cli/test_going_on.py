@@ -10,8 +10,6 @@ import pytest
 from tests.cli.conftest import FAILING, GATED, PERDURE, Cli, read_until
 from tests.cli.test_resume import killed_at_the_gate
 
-pytestmark = pytest.mark.slow
-
 ONCE = """
 import os, time
 from perdure import node, workflow
@@ -78,6 +76,7 @@ def test_a_failed_run_says_how_to_go_on_and_how_to_start_again(cli: Cli, again: 
     assert cli(*command.split()[1:]).stdout.endswith("\n5\n")
 
 
+@pytest.mark.slow
 def test_a_cancelled_run_says_how_to_go_on(cli: Cli):
     cli.write("flow.py", GATED)
     killed_at_the_gate(cli)
@@ -91,6 +90,7 @@ def test_a_cancelled_run_says_how_to_go_on(cli: Cli):
     assert "perdure run flow.py:gated\n" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_command_to_start_again_survives_a_shell(cli: Cli):
     cli.write("flow.py", FAILING.replace("n: int = 7", "n: str").replace("n: int", "n: str"))
     failed = cli("run", "flow.py", "-i", 'n=it\'s "quoted" $HOME')
@@ -104,6 +104,7 @@ def test_a_command_to_start_again_survives_a_shell(cli: Cli):
     assert 'ValueError: no it\'s "quoted" $HOME today' in again.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["events", "logs"])
 def test_following_a_run_that_nobody_drives_says_so_and_waits(cli: Cli, command: str):
     cli.write("flow.py", GATED)
@@ -124,6 +125,7 @@ def test_following_a_run_that_nobody_drives_says_so_and_waits(cli: Cli, command:
     assert following.returncode == 0
 
 
+@pytest.mark.slow
 def test_following_a_run_that_is_driven_says_nothing(cli: Cli):
     cli.write("flow.py", GATED)
     running = cli.start("run", "flow.py", "--run-id", "r1")
@@ -136,6 +138,7 @@ def test_following_a_run_that_is_driven_says_nothing(cli: Cli):
     assert following.communicate(timeout=30)[1] == ""
 
 
+@pytest.mark.slow
 def test_interrupted_runs_can_be_listed(cli: Cli):
     cli.write("flow.py", GATED)
     killed_at_the_gate(cli)
@@ -148,6 +151,7 @@ def test_interrupted_runs_can_be_listed(cli: Cli):
     assert cli("list", "--status", "interrupted").stdout == "No runs.\n"
 
 
+@pytest.mark.slow
 def test_the_first_word_about_a_node_in_doubt_counts(cli: Cli):
     in_doubt(cli)
 
@@ -161,6 +165,7 @@ def test_the_first_word_about_a_node_in_doubt_counts(cli: Cli):
     assert cli("resume", "r1").returncode == 0
 
 
+@pytest.mark.slow
 def test_what_to_do_about_a_node_in_doubt_is_said_in_full(cli: Cli):
     in_doubt(cli)
 
@@ -174,6 +179,7 @@ def test_what_to_do_about_a_node_in_doubt_is_said_in_full(cli: Cli):
     assert cli("resume", "r1").stdout.endswith("\npaid\n")
 
 
+@pytest.mark.slow
 def test_a_renamed_node_is_named_with_the_file_that_had_it(cli: Cli):
     cli.write("flow.py", GATED)
     killed_at_the_gate(cli)
@@ -185,6 +191,7 @@ def test_a_renamed_node_is_named_with_the_file_that_had_it(cli: Cli):
     assert f"needs the node types flow.last, which {cli.folder / 'flow.py'} does not declare (any more)" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_node_type_with_a_closure_is_warned_of_when_it_is_loaded_again(cli: Cli):
     cli.write("flow.py", CLOSURES)
     process = cli.start("run", "flow.py", "--run-id", "r1", "-i", "n=1")
@@ -199,6 +206,7 @@ def test_a_node_type_with_a_closure_is_warned_of_when_it_is_loaded_again(cli: Cl
     assert "flow.build.<locals>.add is declared inside a function and uses k from there" in done.stderr
 
 
+@pytest.mark.slow
 def test_an_edited_workflow_under_an_old_id_says_how_to_go_on(cli: Cli):
     cli.write("flow.py", GATED)
     killed_at_the_gate(cli)
@@ -240,6 +248,7 @@ def shop() -> str:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["thread", "process"])
 def test_a_model_that_has_changed_lets_the_run_wait_until_it_is_repaired(cli: Cli, executor: str):
     orders = ORDERS.replace("EXECUTOR", f"executor={executor!r}")

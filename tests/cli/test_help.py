@@ -76,6 +76,7 @@ def test_help_loads_neither_the_engine_nor_rich():
     }
 
 
+@pytest.mark.slow
 def test_help_comes_at_once():
     def seconds(command: Sequence[str]) -> float:
         """What it takes of a processor: a busy machine makes it wait, but not work, for longer."""

@@ -10,8 +10,6 @@ import pytest
 
 from tests.cli.conftest import FAILING, FLOW, GATED, Cli, read_until
 
-pytestmark = pytest.mark.slow
-
 STAGED = """
 from perdure import node, stage, workflow
 
@@ -167,6 +165,7 @@ def test_events_are_documents_too(ended: Cli):
     assert later == events[5:]
 
 
+@pytest.mark.slow
 def test_events_can_be_followed_until_the_run_has_ended(cli: Cli):
     cli.write("flow.py", GATED)
     running = cli.start("run", "flow.py", "--run-id", "r1")

@@ -6,8 +6,6 @@ import pytest
 
 from tests.cli.conftest import Cli, read_until
 
-pytestmark = pytest.mark.slow
-
 FLOW = """
 import time
 from dataclasses import dataclass
@@ -77,6 +75,7 @@ def in_doubt(cli: Cli, flow: str, node: str) -> None:
     assert cli("resume", "r1").returncode == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "side"), [(17, "paid"), (0, "unpaid")])
 def test_an_output_is_what_the_node_returns(cli: Cli, number: int, side: str):
     in_doubt(cli, "buy", "pay")
@@ -89,6 +88,7 @@ def test_an_output_is_what_the_node_returns(cli: Cli, number: int, side: str):
     assert outputs == {"paid": None, "unpaid": None} | {side: "Receipt 1.50"}
 
 
+@pytest.mark.slow
 def test_an_output_that_does_not_fit_is_refused_and_may_be_corrected(cli: Cli):
     in_doubt(cli, "buy", "pay")
 
@@ -112,6 +112,7 @@ def test_without_the_code_an_output_is_plain_json_and_that_is_said(cli: Cli):
     assert cli("resume", "r1").stdout.endswith("\ndict {'number': 1}\n")
 
 
+@pytest.mark.slow
 def test_several_outputs_are_given_by_their_names(cli: Cli):
     in_doubt(cli, "buy_twice", "pay_twice")
     both = '{"receipt": {"number": 1, "total": "3"}, "note": "thanks"}'
@@ -131,6 +132,7 @@ def test_several_outputs_are_given_by_their_names(cli: Cli):
     assert cli.json("show", "r1")["outputs"] == {"shown": "Receipt 3", "note": "thanks"}
 
 
+@pytest.mark.slow
 def test_resolving_drives_nothing(cli: Cli):
     in_doubt(cli, "buy_bare", "pay")
 

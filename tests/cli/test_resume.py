@@ -11,8 +11,6 @@ import pytest
 
 from tests.cli.conftest import GATED, Cli, read_until
 
-pytestmark = pytest.mark.slow
-
 PROCESS_GATED = """
 import os, time
 from perdure import node, workflow
@@ -53,6 +51,7 @@ def killed_at_the_gate(cli: Cli, *arguments: str, number: int = signal.SIGKILL) 
     return process.wait(timeout=30)
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_in_another_process(cli: Cli):
     cli.write("flow.py", GATED)
     assert killed_at_the_gate(cli) == -signal.SIGKILL
@@ -88,6 +87,7 @@ def test_a_killed_run_is_shown_as_interrupted(cli: Cli):
     assert "continue: perdure resume r1" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_lets_running_bodies_end_and_says_how_to_go_on(cli: Cli, number: int, exit_code: int):
     cli.write("flow.py", GATED)
@@ -106,6 +106,7 @@ def test_a_signal_lets_running_bodies_end_and_says_how_to_go_on(cli: Cli, number
     assert cli.ledger() == ["first", "gate", "last"]
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_the_process_at_once(cli: Cli):
     cli.write("flow.py", GATED)
     process = cli.start("run", "flow.py", "--run-id", "r1")
@@ -120,6 +121,7 @@ def test_a_second_signal_ends_the_process_at_once(cli: Cli):
     assert cli("resume", "r1").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_signal_that_was_switched_off_stays_so(cli: Cli):
     cli.write("flow.py", GATED)
     process = cli.start("run", "flow.py", "--run-id", "r1", ignoring=signal.SIGHUP)
@@ -131,6 +133,7 @@ def test_a_signal_that_was_switched_off_stays_so(cli: Cli):
     assert process.wait(timeout=30) == 0
 
 
+@pytest.mark.slow
 def test_ctrl_c_reaches_the_whole_group_and_bodies_in_other_processes_still_end(cli: Cli):
     cli.write("flow.py", PROCESS_GATED)
     process = cli.start("run", "flow.py", "--run-id", "r1")
@@ -147,6 +150,7 @@ def test_ctrl_c_reaches_the_whole_group_and_bodies_in_other_processes_still_end(
     assert process.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_hint_names_the_store_that_was_given(cli: Cli):
     cli.write("flow.py", GATED)
     process = cli.start("run", "flow.py", "--run-id", "r 1", "--store", "sqlite:///other.db")
@@ -158,6 +162,7 @@ def test_a_hint_names_the_store_that_was_given(cli: Cli):
     assert "perdure resume 'r 1' --store sqlite:///other.db" in process.communicate(timeout=30)[0]
 
 
+@pytest.mark.slow
 def test_a_run_that_another_process_drives_is_watched(cli: Cli):
     cli.write("flow.py", GATED)
     driving = cli.start("run", "flow.py", "--run-id", "r1")
@@ -171,6 +176,7 @@ def test_a_run_that_another_process_drives_is_watched(cli: Cli):
     assert cli.ledger() == ["first", "gate", "last"]
 
 
+@pytest.mark.slow
 def test_whoever_watches_takes_over_when_the_driving_process_dies(cli: Cli):
     cli.write("flow.py", GATED)
     driving = cli.start("run", "flow.py", "--run-id", "r1")
@@ -186,6 +192,7 @@ def test_whoever_watches_takes_over_when_the_driving_process_dies(cli: Cli):
     assert cli.ledger() == ["first", "gate", "gate", "last"]
 
 
+@pytest.mark.slow
 def test_a_run_that_keeps_killing_its_process_is_quarantined_and_can_be_tried_again(cli: Cli):
     cli.write("flow.py", DEADLY)
     cli("run", "flow.py", "--run-id", "r1")
@@ -218,6 +225,7 @@ def test_a_finished_run_is_not_run_again(cli: Cli):
     assert cli.ledger() == ["first", "gate", "last"]
 
 
+@pytest.mark.slow
 def test_code_outside_of_the_current_folder_is_not_loaded_unasked(cli: Cli):
     cli.write("inner/flow.py", GATED)
     process = cli.start("run", "inner/flow.py", "--run-id", "r1")
@@ -236,6 +244,7 @@ def test_code_outside_of_the_current_folder_is_not_loaded_unasked(cli: Cli):
     assert named.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_moved_file_has_to_be_named(cli: Cli):
     flow = cli.write("flow.py", GATED)
     killed_at_the_gate(cli)
@@ -250,6 +259,7 @@ def test_a_moved_file_has_to_be_named(cli: Cli):
     assert found.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_run_remembers_its_own_file_even_if_an_equal_graph_came_from_another(cli: Cli):
     cli.write("open", "")
     cli.write("old/flow.py", GATED)
@@ -264,6 +274,7 @@ def test_a_run_remembers_its_own_file_even_if_an_equal_graph_came_from_another(c
     assert cli("resume", "r1").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_place_without_the_node_types_is_refused(cli: Cli):
     cli.write("flow.py", GATED)
     killed_at_the_gate(cli)
@@ -275,6 +286,7 @@ def test_a_place_without_the_node_types_is_refused(cli: Cli):
     assert "flow.first, flow.gate, flow.last" in done.stderr
 
 
+@pytest.mark.slow
 def test_node_types_that_no_longer_fit_are_refused_by_name(cli: Cli):
     cli.write("flow.py", GATED)
     killed_at_the_gate(cli)
@@ -290,6 +302,7 @@ def test_node_types_that_no_longer_fit_are_refused_by_name(cli: Cli):
     assert cli.ledger() == ["first", "gate"]
 
 
+@pytest.mark.slow
 def test_the_stored_graph_runs_even_if_the_workflow_has_changed(cli: Cli):
     cli.write("flow.py", GATED)
     killed_at_the_gate(cli)
@@ -302,6 +315,7 @@ def test_the_stored_graph_runs_even_if_the_workflow_has_changed(cli: Cli):
     assert done.stdout.splitlines()[-1] == "3"
 
 
+@pytest.mark.slow
 def test_a_module_of_a_package_is_found_again(cli: Cli):
     cli.write("package/__init__.py", "")
     cli.write("package/flow.py", GATED)
@@ -318,6 +332,7 @@ def test_a_module_of_a_package_is_found_again(cli: Cli):
     assert {node["type"] for node in cli.json("show", "r1")["nodes"]} >= {"package.flow.gate"}
 
 
+@pytest.mark.slow
 def test_cancelling_a_run_that_nobody_drives_needs_no_code(cli: Cli):
     flow = cli.write("flow.py", GATED)
     killed_at_the_gate(cli)
@@ -332,6 +347,7 @@ def test_cancelling_a_run_that_nobody_drives_needs_no_code(cli: Cli):
     assert cli("verify").returncode == 0
 
 
+@pytest.mark.slow
 def test_cancelling_reaches_the_process_that_drives_the_run(cli: Cli):
     cli.write("flow.py", GATED)
     process = cli.start("run", "flow.py", "--run-id", "r1")
@@ -344,6 +360,7 @@ def test_cancelling_reaches_the_process_that_drives_the_run(cli: Cli):
     assert cli.json("show", "r1")["status"] == "cancelled"
 
 
+@pytest.mark.slow
 def test_cancelling_what_has_ended_changes_nothing(cli: Cli):
     cli.write("flow.py", GATED)
     cli.write("open", "")

@@ -10,8 +10,6 @@ import pytest
 
 from tests.cli.conftest import FAILING, FLOW, GATED, Cli, read_until
 
-pytestmark = pytest.mark.slow
-
 
 def test_a_workflow_runs_and_its_result_is_printed(cli: Cli):
     cli.write("flow.py", FLOW)

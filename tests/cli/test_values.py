@@ -8,8 +8,6 @@ import pytest
 
 from tests.cli.conftest import PERDURE, Cli
 
-pytestmark = pytest.mark.slow
-
 VALUES = """
 import numpy as np
 import pydantic
@@ -65,6 +63,7 @@ def binary() -> bytes:
 """
 
 
+@pytest.mark.slow
 def test_values_are_written_as_a_person_would(cli: Cli):
     cli.write("flow.py", VALUES)
 
@@ -93,6 +92,7 @@ def test_a_large_result_is_named_and_can_be_had_in_full(cli: Cli):
     assert cli.json("show", "r1", "--result")["output"] == "line\n" * 100_000
 
 
+@pytest.mark.slow
 def test_bytes_are_printed_as_they_are(cli: Cli):
     cli.write("flow.py", VALUES)
     cli("run", "flow.py:binary", "--run-id", "r1")
@@ -102,6 +102,7 @@ def test_bytes_are_printed_as_they_are(cli: Cli):
     assert done.stdout == bytes(range(256)) * 4_000
 
 
+@pytest.mark.slow
 def test_a_run_without_a_result_says_so(cli: Cli):
     cli.write("flow.py", VALUES.replace("return np.arange", "raise ValueError; return np.arange"))
     cli("run", "flow.py:several", "--run-id", "r1")

@@ -11,8 +11,6 @@ from click.testing import CliRunner
 
 from tests.cli.conftest import Cli
 
-pytestmark = pytest.mark.slow
-
 FIRST = """
 from perdure import ask, node, workflow
 
@@ -63,6 +61,7 @@ def test_versions_are_saved_and_listed_with_who_refers_to_them(cli: Cli):
     assert "No version of workflow 'nobody' is saved" in unknown.stderr
 
 
+@pytest.mark.slow
 def test_a_run_is_started_by_name_with_the_code_from_where_it_was_saved(cli: Cli):
     cli.write("flow.py", FIRST)
     cli("versions", "save", "flow.py")
@@ -83,6 +82,7 @@ def test_a_run_is_started_by_name_with_the_code_from_where_it_was_saved(cli: Cli
     assert cli("verify").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_name_that_means_nothing_is_told(cli: Cli):
     cli.write("flow.py", FIRST)
     cli("versions", "save", "flow.py")
@@ -101,6 +101,7 @@ def test_a_name_that_means_nothing_is_told(cli: Cli):
         assert told in done.stderr
 
 
+@pytest.mark.slow
 def test_wrong_inputs_and_lost_code_are_told_before_anything_is_started(cli: Cli):
     cli.write("flow.py", FIRST)
     cli("versions", "save", "flow.py")
@@ -113,6 +114,7 @@ def test_wrong_inputs_and_lost_code_are_told_before_anything_is_started(cli: Cli
     assert cli("list").stdout == "No runs.\n"
 
 
+@pytest.mark.slow
 def test_an_alias_is_set_moved_back_and_removed(cli: Cli):
     saved(cli)
 
@@ -139,6 +141,7 @@ def test_an_alias_is_set_moved_back_and_removed(cli: Cli):
     assert cli("alias", "hello", "--rollback", "latest").stdout == "hello@latest means the newest version\n"
 
 
+@pytest.mark.slow
 def test_what_is_no_alias_is_refused(cli: Cli):
     cli.write("flow.py", FIRST)
     cli("versions", "save", "flow.py")
@@ -166,6 +169,7 @@ def test_what_is_no_alias_is_refused(cli: Cli):
     assert len(cli.json("alias", "hello")) == 1
 
 
+@pytest.mark.slow
 def test_two_versions_are_compared(cli: Cli):
     saved(cli)
 
@@ -185,6 +189,7 @@ def test_two_versions_are_compared(cli: Cli):
     assert cli("versions", "diff", "hello", "1", "9").returncode == 2
 
 
+@pytest.mark.slow
 def test_whether_a_run_can_follow_a_version_is_told(cli: Cli):
     saved(cli)
     cli("run", "hello@1", "--input", "name=Ada", "--run-id", "ada")
@@ -215,6 +220,7 @@ def test_whether_a_run_can_follow_a_version_is_told(cli: Cli):
     assert "is not here to say whether it may" in cli("versions", "check", "ada", "2").stdout
 
 
+@pytest.mark.slow
 def test_a_version_is_deleted_to_which_nothing_refers(cli: Cli):
     saved(cli)
     cli("run", "hello@1", "--input", "name=Ada")

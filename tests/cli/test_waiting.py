@@ -14,8 +14,6 @@ from tests.cli.asking import FLOW, asking
 from tests.cli.conftest import GATED, Cli, read_until
 from tests.cli.test_terminal import Screen
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def flow(cli: Cli) -> Cli:
@@ -48,6 +46,7 @@ def test_a_run_that_asks_is_left_with_the_command_that_answers(flow: Cli):
     assert "approval asks 'Publish this?' (r1/approval/1)" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_command_that_is_named_answers_and_the_run_goes_on(flow: Cli):
     said = next(line for line in asking(flow).stdout.splitlines() if line.startswith("answer"))
     command = said.partition(": perdure ")[2].partition(" (or")[0].split()
@@ -63,12 +62,14 @@ def test_the_command_that_is_named_answers_and_the_run_goes_on(flow: Cli):
     assert flow("verify").returncode == 0
 
 
+@pytest.mark.slow
 def test_the_store_is_part_of_the_commands_that_are_named(flow: Cli):
     done = flow("run", "flow.py:letter", "--run-id", "r1", "--store", "sqlite:///other.db")
 
     assert "perdure answer r1 true --store sqlite:///other.db (or false)" in done.stdout
 
 
+@pytest.mark.slow
 def test_running_or_resuming_again_says_the_same_and_asks_nothing_twice(flow: Cli):
     asking(flow)
 
@@ -81,6 +82,7 @@ def test_running_or_resuming_again_says_the_same_and_asks_nothing_twice(flow: Cl
     assert [entry["type"] for entry in flow.json("events", "r1")].count("InteractionRequested") == 1
 
 
+@pytest.mark.slow
 def test_a_run_that_waits_is_shown_with_what_it_asks(flow: Cli):
     asking(flow)
 
@@ -108,6 +110,7 @@ def test_a_run_that_waits_is_shown_with_what_it_asks(flow: Cli):
     }
 
 
+@pytest.mark.slow
 def test_what_is_answered_is_not_asked_for_again_though_nobody_drives_the_run(flow: Cli):
     asking(flow)
     flow("answer", "r1", "false")
@@ -121,6 +124,7 @@ def test_what_is_answered_is_not_asked_for_again_though_nobody_drives_the_run(fl
     assert shown.splitlines()[-1] == "continue: perdure resume r1"
 
 
+@pytest.mark.slow
 def test_a_list_says_what_runs_wait_for(flow: Cli):
     asking(flow)
     asking(flow, "hurried", "r2")
@@ -160,6 +164,7 @@ def test_a_process_that_stays_goes_on_when_its_time_has_come(flow: Cli):
     assert done.stdout.splitlines()[-1] == "too late"
 
 
+@pytest.mark.slow
 def test_a_process_that_stays_goes_on_when_another_answers(flow: Cli):
     staying = flow.start("run", "flow.py:letter", "--run-id", "r1", "--stay")
     lines = read_until(staying, "perdure answer r1 true (or false)")
@@ -173,6 +178,7 @@ def test_a_process_that_stays_goes_on_when_another_answers(flow: Cli):
     assert output.splitlines()[-1] == "published: All about lamps."
 
 
+@pytest.mark.slow
 def test_a_process_that_stays_can_be_stopped(flow: Cli):
     staying = flow.start("run", "flow.py:letter", "--run-id", "r1", "--stay")
     read_until(staying, "perdure answer r1")
@@ -217,6 +223,7 @@ def test_a_suspended_node_goes_on_with_a_value(flow: Cli):
     assert "The first answer counts." in again.stderr
 
 
+@pytest.mark.slow
 def test_a_node_that_is_not_suspended_cannot_be_told_to_go_on(flow: Cli):
     asking(flow, "stopped")
 
@@ -273,6 +280,7 @@ def test_signals_are_kept_until_somebody_waits_and_count_once(flow: Cli):
     assert flow("verify").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_signal_needs_a_run_and_a_name(flow: Cli):
     asking(flow)
 
@@ -285,6 +293,7 @@ def test_a_signal_needs_a_run_and_a_name(flow: Cli):
 # Time
 
 
+@pytest.mark.slow
 def test_a_run_that_sleeps_is_stayed_with_and_says_until_when(flow: Cli):
     done = flow("run", "flow.py:sleepy")
 
@@ -325,6 +334,7 @@ def gated(cli: Cli) -> subprocess.Popen[str]:
     return running
 
 
+@pytest.mark.slow
 def test_a_paused_run_keeps_what_its_running_nodes_come_to(cli: Cli, gated: subprocess.Popen[str]):
     pausing = cli.start("pause", "r1", "--reason", "lunch", "--grace", "60")
     until_status(cli, "r1", "pausing")
@@ -344,6 +354,7 @@ def test_a_paused_run_keeps_what_its_running_nodes_come_to(cli: Cli, gated: subp
     assert cli("verify").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_run_that_is_paused_at_once_repeats_what_was_stopped(cli: Cli, gated: subprocess.Popen[str]):
     paused = cli.json("pause", "r1", "--now")
     gated.communicate(timeout=30)
@@ -360,6 +371,7 @@ def test_a_run_that_is_paused_at_once_repeats_what_was_stopped(cli: Cli, gated: 
     assert at["RunPaused"] - at["RunPausing"] < timedelta(seconds=8)  # the usual grace period is 10 seconds
 
 
+@pytest.mark.slow
 def test_many_runs_are_paused_and_resumed_by_filter(cli: Cli, gated: subprocess.Popen[str]):
     none = cli("pause", "--workflow", "other")
     told = cli("pause", "--workflow", "gated", "--status", "running", "--now")
@@ -378,6 +390,7 @@ def test_many_runs_are_paused_and_resumed_by_filter(cli: Cli, gated: subprocess.
     assert "run resumed: back" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_run_that_nobody_drives_is_paused_by_whoever_takes_it_up(flow: Cli):
     asking(flow)
 
@@ -392,6 +405,7 @@ def test_a_run_that_nobody_drives_is_paused_by_whoever_takes_it_up(flow: Cli):
     assert done.stdout.splitlines()[-1] == "published: All about lamps."
 
 
+@pytest.mark.slow
 def test_a_run_that_has_ended_stays_as_it_is(flow: Cli):
     flow("run", "flow.py:sleepy", "--run-id", "r1")
 
@@ -419,6 +433,7 @@ WRONG_USE = (
 )
 
 
+@pytest.mark.slow
 def test_wrong_use_changes_nothing(flow: Cli):
     asking(flow)
     before = flow.json("show", "r1")

@@ -14,8 +14,6 @@ import pytest
 
 from tests.cli.conftest import FLOW, Cli
 
-pytestmark = pytest.mark.slow
-
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 24, 1, 2
 
 
@@ -182,6 +180,7 @@ def test_a_store_of_a_newer_perdure_is_left_alone(cli: Cli):
         assert "Upgrade perdure" in refused(cli, *command)
 
 
+@pytest.mark.slow
 def test_a_store_that_another_process_holds_is_named_with_its_holder(cli: Cli):
     cli.write("flow.py", FLOW)
     cli("run", "flow.py", "-i", "name=a")

@@ -153,6 +153,7 @@ def test_waiting_for_a_result_may_be_cancelled_anywhere(sqlite_url: str):
     assert set(outcomes) == {RunStatus.COMPLETED}
 
 
+@pytest.mark.slow
 def test_watching_from_another_engine_may_be_cancelled_anywhere(sqlite_url: str):
     async def watch(engine: Engine) -> list[int]:
         run = await engine.get(RUN_ID)

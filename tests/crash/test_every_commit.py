@@ -157,8 +157,9 @@ def test_every_invariant_holds_after_every_commit(name: str, store_url: str, tmp
     assert looks >= 3
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", REFERENCES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "chain" else pytest.mark.slow) for name in REFERENCES]
+)
 def test_a_crash_at_any_commit_changes_nothing(
     name: str, store_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

@@ -167,6 +167,7 @@ async def test_a_loop_that_is_blocked_for_too_long_loses_its_runs(store_url: str
             assert await verify_run(engine, run.run_id) == []
 
 
+@pytest.mark.slow
 def test_a_body_that_does_not_stop_is_left_behind(sqlite_url: str):
     async def main() -> None:
         engine = Engine(

@@ -51,6 +51,7 @@ def ends_within(pid: int, seconds: float) -> bool:
         os.close(handle)
 
 
+@pytest.mark.slow
 async def test_a_body_that_kills_its_process_at_once_runs_once(dispatch: LocalDispatch, tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     marks.write_bytes(bytes(1))

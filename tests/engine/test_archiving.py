@@ -364,7 +364,7 @@ async def blobs(tmp_path: Path) -> AsyncIterator[BlobStore]:
         ("give_back", "before", 1),
     ],
 )
-@pytest.mark.parametrize("is_large", [False, True], ids=["small", "large"])
+@pytest.mark.parametrize("is_large", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["small", "large"])
 async def test_whoever_is_stopped_loses_nothing_and_goes_on(
     engine_here: Callable[..., Engine],
     store_url: str,

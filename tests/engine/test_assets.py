@@ -93,6 +93,7 @@ def made(source: str, folder: str) -> list[Image]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", SOURCES)
 async def test_an_asset_is_made_from_anything_wherever_the_body_runs(engine: Engine, tmp_path: Path, source: str):
     (tmp_path / "given.png").write_bytes(CONTENT)

@@ -48,6 +48,7 @@ def files_beside(path: Path) -> list[str]:
     return sorted(found.name for found in path.parent.iterdir() if found.is_file())
 
 
+@pytest.mark.slow
 async def test_a_copy_made_beside_runs_is_whole_and_goes_on(sqlite_url: str, tmp_path: Path):
     async with Engine(sqlite_url, settings=SETTINGS) as engine:
         asking = await engine.start(backed_question, n=1, run_id="asking")

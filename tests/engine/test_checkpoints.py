@@ -554,6 +554,7 @@ def test_who_waits_for_a_checkpoint_of_a_run_that_ends_first_is_told(sqlite_url:
     seldom_looking(sqlite_url, main)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_a_checkpoint_that_meets_the_end_is_saved_or_refused(sqlite_url: str, seed: int) -> None:
     async def main() -> None:

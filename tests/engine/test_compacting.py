@@ -132,6 +132,7 @@ async def test_only_long_logs_are_made_compact(store_url: str, monkeypatch: pyte
         assert await engine.store.list_segments(RunId("run-0")) == []
 
 
+@pytest.mark.slow
 async def test_an_engine_does_it_by_itself(store_url: str) -> None:
     settings = EngineSettings(compact_longer_than=30, compact_every_seconds=0.05)
     async with Engine(store_url, settings=settings) as engine:

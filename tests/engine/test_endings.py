@@ -129,6 +129,7 @@ def test_cancelling_waits_for_bodies_within_their_grace_period(sqlite_url: str):
     run_virtual(main())
 
 
+@pytest.mark.slow
 def test_a_body_that_does_not_stop_is_not_waited_for(sqlite_url: str):
     async def main() -> None:
         async with engine_on(sqlite_url) as engine:

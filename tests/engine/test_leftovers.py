@@ -90,6 +90,7 @@ async def test_leftovers_fail_unless_they_may_be_dropped(engine: Engine) -> None
         await result_of(engine, flow, n=3, m=2)
 
 
+@pytest.mark.slow
 async def test_a_zip_ends_while_the_longer_stream_goes_on(sqlite_url: str) -> None:
     async with Engine(sqlite_url) as first:
         run = await first.start(dropping, n=2, m=2_000, run_id="run")

@@ -171,6 +171,7 @@ def test_a_program_ends_though_a_body_of_it_does_not(start: Start):
     assert "destroyed" not in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 128 + signal.SIGTERM)])
 def test_an_interrupted_run_says_what_happens_and_how_to_go_on(start: Start, number: int, code: int):
     process = start('chain.options(run_id="mine").run(x=1)')

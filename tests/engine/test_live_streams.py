@@ -81,6 +81,7 @@ def edge_to(facts: LiveStreams, target: str) -> EdgeFacts:
     return next(edge for edge in facts.edges if edge.target == target)
 
 
+@pytest.mark.slow
 async def test_a_producer_is_blocked_while_its_reader_has_enough_to_do(engine: Engine) -> None:
     run = await engine.start(mapped, n=5_000)
 

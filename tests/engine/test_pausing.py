@@ -61,6 +61,7 @@ def asks_alone() -> str:
 # Bodies
 
 
+@pytest.mark.slow
 def test_what_runs_may_end_and_nothing_else_begins(sqlite_url: str) -> None:
     async def main(engine: Engine) -> None:
         run = await engine.start(chain)

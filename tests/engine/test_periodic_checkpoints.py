@@ -269,6 +269,7 @@ def test_after_a_restart_they_are_counted_on(store_url: str, tmp_path: Path, how
     run_virtual(main())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hours", [-5, 5])
 def test_a_clock_that_is_wrong_holds_them_up_no_longer_than_one_interval(sqlite_url: str, hours: int) -> None:
     async def begin() -> None:
@@ -313,6 +314,7 @@ def test_an_attempt_that_was_lost_and_begun_again_is_something(sqlite_url: str, 
 # Durability
 
 
+@pytest.mark.slow
 def test_what_is_written_at_the_end_is_written_with_each_checkpoint_too(sqlite_url: str, tmp_path: Path) -> None:
     async def begin(engine: Engine) -> None:
         run = await engine.start(marks, run_id="r", times=100, seconds=10, durability="exit", checkpoint_every=60)

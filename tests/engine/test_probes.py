@@ -339,6 +339,7 @@ def test_of_two_who_speak_at_once_one_is_heard_and_the_other_told(sqlite_url: st
     after_a_loss(sqlite_url, tmp_path, None, look)
 
 
+@pytest.mark.slow
 def test_a_doubt_may_be_given_up_in_quarantine(sqlite_url: str):
     """The run was lost so often that it is quarantined; somebody says that the node has failed."""
 

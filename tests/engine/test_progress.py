@@ -202,6 +202,7 @@ def sleeper(seconds: float = 600) -> float:
     return spent_after(10, slept(seconds))
 
 
+@pytest.mark.slow
 def test_a_run_that_hibernates_until_some_time_is_waited_for(sqlite_url: str) -> None:
     async def main(engine: Engine) -> None:
         await history(engine, sleeper)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+import pytest
+
 from perdure import node, workflow
 from perdure.dispatch.base import SlotKind
 from perdure.engine.slots import Grant, Slots
@@ -95,6 +97,7 @@ def briefly(x: int) -> int:
     return brief(x)
 
 
+@pytest.mark.slow
 def test_a_doubtful_lease_costs_no_slot_however_many_wait(sqlite_url: str):
     """The heartbeat does not get through for a while, with hundreds of runs waiting for four slots."""
 

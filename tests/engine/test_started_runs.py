@@ -194,6 +194,7 @@ async def test_a_value_that_does_not_fit_fails_its_item_clearly(sqlite_url: str)
         await assert_whole(engine, run)
 
 
+@pytest.mark.slow
 async def test_a_thousand_items_start_a_thousand_runs(sqlite_url: str) -> None:
     async with Engine(sqlite_url) as engine:
         run = await engine.start(all_letters, run_id="post", numbers=[*range(14, 1014)])

@@ -187,6 +187,7 @@ async def large() -> str:
     return LARGE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", WIDTHS)
 async def test_bodies_in_processes_get_items_of_any_size(engine: Engine, width: int) -> None:
     @workflow

@@ -241,6 +241,7 @@ async def few_of(x: int) -> AsyncIterator[int]:
         yield x
 
 
+@pytest.mark.slow
 async def test_a_producer_goes_on_for_a_reader_for_whom_there_was_nothing(execute: Execute) -> None:
     @workflow
     def flow(n: int) -> Any:
@@ -648,6 +649,7 @@ async def slow_reader(xs: Stream[int]) -> int:
     return number
 
 
+@pytest.mark.slow
 async def test_a_mapped_node_waits_for_a_slow_reader_too(execute: Execute) -> None:
     called.clear()
 

@@ -248,6 +248,7 @@ async def five_after(xs: Stream[int], seconds: float) -> int:
     return 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [number / 4 for number in range(20)])
 def test_a_generator_hears_that_nobody_reads_it_whenever_that_is(seconds: float, tmp_path: Path) -> None:
     @workflow

@@ -386,6 +386,7 @@ def decided_between() -> str:
     return ask("which?", deadline=10, default="nobody")
 
 
+@pytest.mark.slow
 @either
 @pytest.mark.parametrize("flow", [decided_inside, decided_between], ids=["inside", "between"])
 def test_of_an_answer_and_a_deadline_one_wins_and_nobody_is_told_otherwise(

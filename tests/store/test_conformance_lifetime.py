@@ -181,6 +181,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.new_database
 async def test_many_processes_may_open_a_fresh_database_at_once(url: str) -> None:
     processes = [
