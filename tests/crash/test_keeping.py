@@ -10,7 +10,7 @@ import asyncio
 import itertools
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,7 +26,7 @@ from perdure.engine.archiving import Archiver
 from perdure.engine.importing import import_file
 from perdure.engine.inspect import verify_run
 from perdure.engine.run import Run
-from perdure.errors import RunFailed
+from perdure.errors import RunFailed, StoreLocked
 from perdure.ids import DEFAULT_PROJECT, RunId
 from perdure.journal.events import RunDeleted
 from perdure.journal.states import RunStatus
@@ -185,8 +185,14 @@ class House:
         return await self._household.have_done(case)
 
     async def do(self, case: Case) -> None:
-        """Do what a case says here, where nothing happens."""
-        await keep(msgspec.structs.replace(case, at=0), self.store, self.engine.values.blobs)
+        """Do what a case says here, where nothing happens. A server takes a moment to notice that a process is gone, and keeps
+        its locks until then."""
+        async with asyncio.timeout(20):
+            while True:
+                with suppress(StoreLocked):
+                    await keep(msgspec.structs.replace(case, at=0), self.store, self.engine.values.blobs)
+                    return
+                await asyncio.sleep(0.01)
 
     async def archived(self, run_id: str) -> ArchivedRun | None:
         return await self.store.load_archive(RunId(run_id))
