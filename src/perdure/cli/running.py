@@ -128,7 +128,9 @@ class _Attendance:
             return run.status in TERMINAL
         if self._stays or (run.status is RunStatus.SUSPENDED and run.wake_at is not None):
             return False
-        return not is_woken(await load_run(self._engine.store, run.run_id), self._clock.now_micros())
+        stored = await load_run(self._engine.store, run.run_id)
+        has_gone_on = stored.run.last_seq > run.last_seq  # since it was read
+        return not has_gone_on and not is_woken(stored, self._clock.now_micros())
 
     async def _take_up(self) -> None:
         """Drive the run, unless somebody living does."""
