@@ -1,4 +1,8 @@
-"""SQL kept in files: each statement stands under `-- name: …` with a line that says why it exists."""
+"""SQL kept in files: each statement stands under `-- name: …` with a line that says why it exists.
+
+A part of a statement between the lines `-- not in other:` and `-- in both:` makes it two: the whole one, and one that is called
+`other` and has no such part.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,19 @@ import re
 from importlib.resources import files
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_LEFT_OUT = re.compile(r"^-- not in (\w+):\n.*?^-- in both:\n", re.MULTILINE | re.DOTALL)
 
 
 def load_queries(package: str) -> dict[str, str]:
     """Return the statements of the package's `queries.sql` by name."""
     text = files(package).joinpath("queries.sql").read_text(encoding="utf-8")
     parts = _NAME.split(text)[1:]
-    return {name: _without_comments(body) for name, body in zip(parts[::2], parts[1::2], strict=True)}
+    queries: dict[str, str] = {}
+    for name, body in zip(parts[::2], parts[1::2], strict=True):
+        queries[name] = _without_comments(body)
+        for other in _LEFT_OUT.findall(body):
+            queries[other] = _without_comments(_LEFT_OUT.sub("", body))
+    return queries
 
 
 def _without_comments(body: str) -> str:

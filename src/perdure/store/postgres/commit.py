@@ -187,7 +187,7 @@ class GroupWriter:
         facts = {from_stored(run_id): tuple(rest) for run_id, *rest in found}
         return {transition.run_id: self._judge(transition, *facts[transition.run_id]) for transition in refused}
 
-    def _judge(self, transition: Transition, event_id: str | None, audit: str | None, is_there: bool) -> Outcome:
+    def _judge(self, transition: Transition, audit: str | None, is_there: bool, event_id: str | None = None) -> Outcome:
         if transition.events and (transition.events[0].id == event_id or is_last_written(transition, audit)):
             return Committed()
         if is_there:

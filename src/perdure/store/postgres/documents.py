@@ -91,7 +91,7 @@ def group_values(project_id: str, transitions: Sequence[Transition]) -> tuple[An
     tables = (
         moves,
         births,
-        events,
+        past_steps,
         nodes,
         steps,
         blobs,
@@ -102,15 +102,14 @@ def group_values(project_id: str, transitions: Sequence[Transition]) -> tuple[An
         awaited,
         signals,
         saved,
-        past_steps,
+        events,
     )
     return (project_id, *map(encode_rows, tables))
 
 
 def audited_values(project_id: str, transitions: Sequence[Transition]) -> tuple[Any, ...]:
-    """Return what `commit_audited` takes."""
-    project, moves, births, _, *others, past_steps = group_values(project_id, transitions)
-    return (project, moves, births, past_steps, *others)
+    """Return what `commit_audited` takes: all but the events."""
+    return group_values(project_id, transitions)[:-1]
 
 
 def encode_rows(table: Rows) -> str:

@@ -63,8 +63,9 @@ SELECT run_id FROM moved;
 
 -- name: commit_group
 -- The commit of any group, in one statement. `$2` runs that go on, `$3` runs that begin, then rows with their run's id in front:
--- `$4` events, `$5` nodes, `$6` steps, `$7` blobs, `$8` commands, `$9` drops, `$10` items, `$11` branches, `$12` waits, `$13`
--- signals, `$14` checkpoints, `$15` nodes whose steps are past. What it returns are the runs that were written; nothing is written for the others.
+-- `$4` nodes whose steps are past, `$5` nodes, `$6` steps, `$7` blobs, `$8` commands, `$9` drops, `$10` items, `$11` branches, `$12`
+-- waits, `$13` signals, `$14` checkpoints, `$15` events. What it returns are the runs that were written; nothing is written for the
+-- others.
 --   locked   fences: epoch and last_seq are still what the engine saw, and of a claim, nobody living owns the run. A row that
 --            somebody else holds is left out, so that one locked run makes no other wait; `look_up` tells which these were. Not
 --            stronger than NO KEY UPDATE: a command may arrive for the run meanwhile.
@@ -77,6 +78,8 @@ SELECT run_id FROM moved;
 --            join would read all of it in every commit. No row of it ever moves, and nobody else removes those of a locked run.
 --   forgotten  removes steps in the same way, and comes before `remembered`, which counts what it has removed: a step may be
 --            written in the place of one that is past, because a row that this very transaction has removed is in nobody's way.
+-- `commit_audited` is the same without the events, for runs whose logs are written on the side. A statement of its own: whoever names a
+-- table has to wait for those who have locked it, also if nothing is written there.
 -- Two spellings keep the plan right, which is made once for groups of every size. A comparison with jsonb_typeof counts as a rare
 -- match, so runs are looked up one by one by their key. `(… IN (…)) IS TRUE` is never turned into a join and costs next to
 -- nothing: it is one probe of a hash table per row.
@@ -131,149 +134,13 @@ WITH moves AS (
            (b->>9)::bigint, (b->>10)::bigint, (b->>11)::bigint
       FROM jsonb_array_elements($11::jsonb) AS b
      WHERE (b->>0 IN (SELECT run_id FROM written)) IS TRUE
+-- not in commit_audited:
 ), appended AS (
     INSERT INTO run_events (project_id, run_id, seq, id, branch_id, epoch, event_type, event_time, node_id, payload)
     SELECT $1, e->>0, (e->>1)::bigint, e->>2, (e->>3)::bigint, (e->>4)::bigint, e->>5, (e->>6)::bigint, e->>7, e->>8
-      FROM jsonb_array_elements($4::jsonb) AS e
+      FROM jsonb_array_elements($15::jsonb) AS e
      WHERE (e->>0 IN (SELECT run_id FROM written)) IS TRUE
-), put AS (
-    INSERT INTO run_node_state (project_id, run_id, branch_id, node_id, status, attempt, attempt_ended, generation, failures, lost,
-                                outputs, error, checkpoint, reason, due, scheduled_at, started_at, ended_at, duration_ms, stream,
-                                last_seq)
-    SELECT $1, n->>0, (n->>1)::bigint, n->>2, n->>3, (n->>4)::bigint, (n->>5)::bigint, (n->>6)::bigint, (n->>7)::bigint,
-           (n->>8)::bigint, n->>9, n->>10, n->>11, n->>12, (n->>13)::bigint, (n->>14)::bigint, (n->>15)::bigint, (n->>16)::bigint,
-           (n->>17)::bigint, n->>18, (n->>19)::bigint
-      FROM jsonb_array_elements($5::jsonb) AS n
-     WHERE (n->>0 IN (SELECT run_id FROM written)) IS TRUE
-    ON CONFLICT (project_id, run_id, branch_id, node_id) DO UPDATE SET
-        status = excluded.status, attempt = excluded.attempt, attempt_ended = excluded.attempt_ended,
-        generation = excluded.generation, failures = excluded.failures, lost = excluded.lost, outputs = excluded.outputs,
-        error = excluded.error, checkpoint = excluded.checkpoint, reason = excluded.reason, due = excluded.due,
-        scheduled_at = excluded.scheduled_at, started_at = excluded.started_at, ended_at = excluded.ended_at,
-        duration_ms = excluded.duration_ms, stream = excluded.stream, last_seq = excluded.last_seq
-), forgotten AS (
-    DELETE FROM run_steps
-     WHERE ctid = ANY (ARRAY(
-           SELECT s.ctid
-             FROM jsonb_array_elements($15::jsonb) AS p,
-                  LATERAL (SELECT ctid FROM run_steps
-                            WHERE project_id = $1 AND run_id = p->>0 AND branch_id = (p->>1)::bigint AND node_id = p->>2
-                           OFFSET 0) AS s
-            WHERE (p->>0 IN (SELECT run_id FROM written)) IS TRUE))
-    RETURNING run_id
-), remembered AS (
-    INSERT INTO run_steps (project_id, run_id, branch_id, node_id, name, occurrence, result, seq)
-    SELECT $1, s->>0, (s->>1)::bigint, s->>2, s->>3, (s->>4)::bigint, s->>5, (s->>6)::bigint
-      FROM jsonb_array_elements($6::jsonb) AS s
-     WHERE (s->>0 IN (SELECT run_id FROM written)) IS TRUE AND (SELECT count(*) FROM forgotten) >= 0
-), used AS (
-    INSERT INTO blobs (project_id, run_id, digest, size)
-    SELECT $1, b->>0, b->>1, (b->>2)::bigint
-      FROM jsonb_array_elements($7::jsonb) AS b
-     WHERE (b->>0 IN (SELECT run_id FROM written)) IS TRUE
-    ON CONFLICT (project_id, digest, run_id) DO NOTHING
-), taken AS (
-    UPDATE run_commands AS c
-       SET taken_seq = t.seq
-      FROM (SELECT w->>0 AS run_id, w->>1 AS command_id, (w->>2)::bigint AS seq
-              FROM jsonb_array_elements($8::jsonb) AS w
-             WHERE jsonb_typeof(w) = 'array' AND (w->>0 IN (SELECT run_id FROM written)) IS TRUE) AS t
-     WHERE c.project_id = $1 AND c.command_id = t.command_id AND c.run_id = t.run_id AND c.taken_seq IS NULL
-), emptied AS (
-    DELETE FROM run_inbox_messages
-     WHERE ctid = ANY (ARRAY(
-           SELECT m.ctid
-             FROM jsonb_array_elements($9::jsonb) AS d,
-                  LATERAL (SELECT ctid FROM run_inbox_messages
-                            WHERE project_id = $1 AND run_id = d->>0 AND branch_id = (d->>1)::bigint AND node_id = d->>2
-                              AND position >= (d->>3)::bigint
-                           OFFSET 0) AS m
-            WHERE (d->>0 IN (SELECT run_id FROM written)) IS TRUE))
-), filled AS (
-    INSERT INTO run_inbox_messages (project_id, run_id, branch_id, node_id, position, count, is_plain, seq, items)
-    SELECT $1, i->>0, (i->>1)::bigint, i->>2, (i->>3)::bigint, (i->>4)::bigint, (i->>5)::bigint, (i->>6)::bigint, i->>7
-      FROM jsonb_array_elements($10::jsonb) AS i
-     WHERE (i->>0 IN (SELECT run_id FROM written)) IS TRUE
-), awaited AS (
-    INSERT INTO run_waits (project_id, run_id, branch_id, wait_id, node_id, kind, name, occurrence, status, question, signal,
-                           signal_id, due, result, responded_by, opened_at, settled_at, last_seq)
-    SELECT $1, w->>0, (w->>1)::bigint, w->>2, w->>3, w->>4, w->>5, (w->>6)::bigint, w->>7, w->>8, w->>9, w->>10, (w->>11)::bigint,
-           w->>12, w->>13, (w->>14)::bigint, (w->>15)::bigint, (w->>16)::bigint
-      FROM jsonb_array_elements($12::jsonb) AS w
-     WHERE (w->>0 IN (SELECT run_id FROM written)) IS TRUE
-    ON CONFLICT (project_id, run_id, branch_id, wait_id) DO UPDATE SET
-        node_id = excluded.node_id, kind = excluded.kind, name = excluded.name, occurrence = excluded.occurrence,
-        status = excluded.status, question = excluded.question, signal = excluded.signal, signal_id = excluded.signal_id,
-        due = excluded.due, result = excluded.result, responded_by = excluded.responded_by, opened_at = excluded.opened_at,
-        settled_at = excluded.settled_at, last_seq = excluded.last_seq
-), signalled AS (
-    INSERT INTO run_signals (project_id, run_id, signal_id, name, value, received_at, seq)
-    SELECT $1, s->>0, s->>1, s->>2, s->>3, (s->>4)::bigint, (s->>5)::bigint
-      FROM jsonb_array_elements($13::jsonb) AS s
-     WHERE (s->>0 IN (SELECT run_id FROM written)) IS TRUE
-), saved AS (
-    INSERT INTO run_checkpoints (project_id, run_id, name, branch_id, seq, event_seq, periodic, asked_as, saved_at)
-    SELECT $1, c->>0, c->>1, (c->>2)::bigint, (c->>3)::bigint, (c->>4)::bigint, (c->>5)::bigint, c->>6, (c->>7)::bigint
-      FROM jsonb_array_elements($14::jsonb) AS c
-     WHERE (c->>0 IN (SELECT run_id FROM written)) IS TRUE
-)
-SELECT run_id FROM written
- WHERE (SELECT require_unarchived($1, array_agg(run_id)) FROM created HAVING count(*) > 0) IS NOT FALSE;
-
--- name: commit_audited
--- As commit_group without the events, for runs whose logs are written on the side. A statement of its own: whoever names a table has
--- to wait for those who have locked it, also if nothing is written there. `$4` nodes whose steps are past.
-WITH moves AS (
-    SELECT m->>0 AS run_id, (m->>1)::bigint AS epoch, (m->>2)::bigint AS base_seq, m->>3 AS claimant, m->>4 AS dead,
-           (m->>5)::boolean AS releases, (m->>6)::bigint AS next_epoch, m->>7 AS status, (m->>8)::bigint AS branch_id,
-           (m->>9)::bigint AS last_seq, m->>10 AS outputs, m->>11 AS error, m->>12 AS failed_node, m->>13 AS reason,
-           (m->>14)::bigint AS recoveries, (m->>15)::bigint AS wake_at, (m->>16)::bigint AS started_at,
-           (m->>17)::bigint AS ended_at, (m->>18)::bigint AS workflow_version, m->>19 AS graph_hash, m->>20 AS audit
-      FROM jsonb_array_elements($2::jsonb) AS m
-     WHERE jsonb_typeof(m) = 'array'
-), locked AS (
-    SELECT moves.*
-      FROM moves JOIN run_state AS r
-        ON r.project_id = $1 AND r.run_id = moves.run_id AND r.lease_epoch = moves.epoch AND r.last_seq = moves.base_seq
-     WHERE moves.claimant IS NULL OR r.owner IS NULL OR r.owner = moves.dead
-        OR (r.owner IN (SELECT engine_id FROM engines WHERE expires_at > now())) IS NOT TRUE
-     ORDER BY r.run_id
-       FOR NO KEY UPDATE OF r SKIP LOCKED
-), moved AS (
-    UPDATE run_state AS r
-       SET last_seq = locked.last_seq, version = r.version + 1, lease_epoch = locked.next_epoch,
-           owner = CASE WHEN locked.releases THEN NULL ELSE coalesce(locked.claimant, r.owner) END, status = locked.status,
-           branch_id = locked.branch_id, outputs = locked.outputs, error = locked.error, failed_node = locked.failed_node,
-           reason = locked.reason, recoveries = locked.recoveries, wake_at = locked.wake_at, started_at = locked.started_at,
-           ended_at = locked.ended_at, workflow_version = coalesce(locked.workflow_version, r.workflow_version),
-           graph_hash = coalesce(locked.graph_hash, r.graph_hash), audit = locked.audit
-      FROM locked
-     WHERE r.project_id = $1 AND r.run_id = locked.run_id AND r.lease_epoch = locked.epoch AND r.last_seq = locked.base_seq
-    RETURNING r.run_id
-), created AS (
-    INSERT INTO run_state (project_id, run_id, owner, lease_epoch, version, workflow, workflow_version, graph_hash, status,
-                           branch_id, last_seq, inputs, settings, source, outputs, error, failed_node, reason, recoveries,
-                           wake_at, created_at, started_at, ended_at, audit)
-    SELECT $1, c->>0, c->>1, (c->>2)::bigint, 1, c->>3, (c->>4)::bigint, c->>5, c->>6, (c->>7)::bigint, (c->>8)::bigint, c->>9,
-           c->>10, c->>11, c->>12, c->>13, c->>14, c->>15, (c->>16)::bigint, (c->>17)::bigint, (c->>18)::bigint, (c->>19)::bigint,
-           (c->>20)::bigint, c->>21
-      FROM jsonb_array_elements($3::jsonb) AS c
-     WHERE (SELECT count(*) FROM locked) >= 0
-       AND (SELECT true FROM run_archives AS a WHERE a.project_id = $1 AND a.run_id = c->>0) IS NOT TRUE
-     ORDER BY (c->>0) COLLATE "C"
-    ON CONFLICT (project_id, run_id) DO NOTHING
-    RETURNING run_id
-), written AS (
-    SELECT run_id FROM moved UNION ALL SELECT run_id FROM created
-), branched AS (
-    INSERT INTO run_branches (project_id, run_id, branch_id, parent_id, cut_seq, dropped, retried, given, reason, asked_as,
-                              created_at, created_seq, restored)
-    SELECT $1, run_id, 1, NULL::bigint, NULL::bigint, '[]', '[]', '{}', '', '', 0, 1, 0 FROM created
-     UNION ALL
-    SELECT $1, b->>0, (b->>1)::bigint, (b->>2)::bigint, (b->>3)::bigint, b->>4, b->>5, b->>6, b->>7, b->>8,
-           (b->>9)::bigint, (b->>10)::bigint, (b->>11)::bigint
-      FROM jsonb_array_elements($11::jsonb) AS b
-     WHERE (b->>0 IN (SELECT run_id FROM written)) IS TRUE
+-- in both:
 ), put AS (
     INSERT INTO run_node_state (project_id, run_id, branch_id, node_id, status, attempt, attempt_ended, generation, failures, lost,
                                 outputs, error, checkpoint, reason, due, scheduled_at, started_at, ended_at, duration_ms, stream,
@@ -359,26 +226,22 @@ SELECT run_id FROM written
  WHERE (SELECT require_unarchived($1, array_agg(run_id)) FROM created HAVING count(*) > 0) IS NOT FALSE;
 
 -- name: look_up
--- What became of transitions that were not written: which event stands where the first one of each would, which tells whether it
--- was written before its answer was lost, or what says so where the log is written on the side, and whether the run still is where
--- the engine saw it, so that somebody holds its row.
-SELECT asked.run_id, e.id, r.audit,
+-- What became of transitions that were not written: what the run's row says of its last one where the log is written on the side,
+-- whether the run still is where the engine saw it, so that somebody holds its row, and which event stands where the first one of
+-- each would. Both tell whether it was written before its answer was lost. `look_up_audited` does not touch the log, which others may
+-- have locked.
+SELECT asked.run_id, r.audit,
        coalesce(r.lease_epoch = asked.epoch AND r.last_seq = asked.base_seq
                 AND (NOT asked.claims OR r.owner IS NULL OR r.owner = asked.dead
                      OR NOT EXISTS (SELECT FROM engines AS a WHERE a.engine_id = r.owner AND a.expires_at > now())), false)
+-- not in look_up_audited:
+       , e.id
+-- in both:
   FROM unnest($2::text[], $3::bigint[], $4::bigint[], $5::boolean[], $6::text[])
        AS asked (run_id, epoch, base_seq, claims, dead)
+-- not in look_up_audited:
   LEFT JOIN run_events AS e ON e.project_id = $1 AND e.run_id = asked.run_id AND e.seq = asked.base_seq + 1
-  LEFT JOIN run_state AS r ON r.project_id = $1 AND r.run_id = asked.run_id;
-
--- name: look_up_audited
--- As look_up, of runs whose logs are written on the side: it does not touch the log, which others may have locked.
-SELECT asked.run_id, NULL::text, r.audit,
-       coalesce(r.lease_epoch = asked.epoch AND r.last_seq = asked.base_seq
-                AND (NOT asked.claims OR r.owner IS NULL OR r.owner = asked.dead
-                     OR NOT EXISTS (SELECT FROM engines AS a WHERE a.engine_id = r.owner AND a.expires_at > now())), false)
-  FROM unnest($2::text[], $3::bigint[], $4::bigint[], $5::boolean[], $6::text[])
-       AS asked (run_id, epoch, base_seq, claims, dead)
+-- in both:
   LEFT JOIN run_state AS r ON r.project_id = $1 AND r.run_id = asked.run_id;
 
 -- name: version_by_hash
