@@ -32,9 +32,16 @@ class Rounds:
         self._works.append((act, what))
 
     def _work(self) -> None:
-        works, self._works = self._works, []
-        for act, what in works:
-            act(what)
+        works, self._works = iter(self._works), []
+        try:
+            for act, what in works:
+                act(what)
+        except BaseException:  # such as what ends the program: the others are called all the same, in the next round
+            if left := list(works):
+                if not self._works:
+                    asyncio.get_running_loop().call_soon(self._work)
+                self._works[:0] = left
+            raise
 
     def _next(self) -> None:
         self._number += 1
