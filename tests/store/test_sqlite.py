@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -192,6 +193,46 @@ async def test_a_run_is_looked_up_if_its_log_is_short(store: SqliteStore, monkey
     waits = store.load_run(draft.run_id)
     waits.send(None)
     waits.close()
+
+
+def test_a_commit_has_the_connection_to_itself_also_while_the_loop_is_torn_down(sqlite_url: str, way: str) -> None:
+    has_begun = threading.Event()
+    seen: list[bool] = []
+    outcomes: list[Outcome] = []
+
+    def slowly() -> bool:
+        has_begun.set()
+        time.sleep(0.2)
+        return False
+
+    async def commit_at_the_last_moment(store: SqliteStore) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(5):  # all others have heard by then that they are cancelled
+                await asyncio.sleep(0)
+            seen.append(store._file.is_writing)
+            outcomes.extend(await commit(store, started().transition()))
+            await store.close()
+
+    async def main() -> None:
+        store = await open_sqlite(sqlite_url)
+        await save_workflow(store)
+        store._file.writer.set_commit_hook(slowly)
+        left = [
+            asyncio.create_task(commit(store, started().transition())),
+            asyncio.create_task(commit_at_the_last_moment(store)),
+        ]
+        await asyncio.to_thread(has_begun.wait)
+        assert not left[1].done()
+
+    asyncio.run(main())  # cancels whatever is left
+
+    assert seen == [way != "at once"]
+    assert outcomes == [Committed()]
+    connection = apsw.Connection(sqlite_url.removeprefix("sqlite:///"))
+    assert connection.execute("SELECT count(*) FROM run_state").get == 2
+    connection.close()
 
 
 # A disk that fails

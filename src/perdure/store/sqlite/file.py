@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar, cast
 
 import apsw
@@ -305,7 +305,7 @@ class SqliteFile:
             started = time.perf_counter()
             result = self.impatiently(lambda: self._first_half(work))
             written = time.perf_counter()
-            return result, written - started + await self._call(self._second_half)
+            return result, written - started + await self._to_its_end(self._second_half)
 
     def in_transaction(self, work: Callable[[], T]) -> T:
         """Run `work` in a transaction, on the thread on which this is called."""
@@ -360,7 +360,22 @@ class SqliteFile:
 
     async def _alone(self, work: Callable[[], T]) -> T:
         async with self._lock:
-            return await self._call(work)
+            return await self._to_its_end(work)
+
+    async def _to_its_end(self, work: Callable[[], T]) -> T:
+        """As `_call`. Who is cancelled meanwhile, as everybody is when the loop is torn down, leaves when it is done: nothing
+        stops the thread, which has the connection until then."""
+        self.require_open()
+        if self._threads is None:
+            return work()
+        running = asyncio.get_running_loop().run_in_executor(self._threads, work)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            while not running.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait((running,))
+            raise
 
     def _read_alone(self, work: Callable[[], T]) -> T:
         with self._reader_lock:
