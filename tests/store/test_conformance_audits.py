@@ -154,6 +154,7 @@ async def test_what_belongs_to_no_such_run_is_left_out(store: Store) -> None:
     await store.append_events(
         [
             replace(batch_of(begun), created_at=begun.run.created_at - 1),  # of another run that had this id
+            replace(batch_of(begun), arrival="earlier"),  # of this one, before it was written whole
             batch_of(gone),
             forged,
             replace(batch_of(begun), events=(ahead,)),
@@ -164,6 +165,21 @@ async def test_what_belongs_to_no_such_run_is_left_out(store: Store) -> None:
     assert await seqs_of(store, begun.run_id) == [2]
     assert await seqs_of(store, gone.run_id) == []
     assert await seqs_of(store, logged.run_id) == [entry.seq for entry in logged.events]
+
+
+async def test_what_belongs_to_a_run_before_it_arrived_is_left_out(store: Store) -> None:
+    begun = audited(started("run").transition())
+    assert begun.run.audit is not None
+    origin = e.Origin(run_id=RunId('\x00"arrival":"here'), seq=Seq(1))
+    audit = replace(begun.run.audit, arrival="here", forked_from=origin)
+    begun = replace(begun, run=replace(begun.run, audit=audit))
+    await committed(store, begun)
+
+    await store.append_events([batch_of(begun), replace(batch_of(begun), arrival="elsewhere")])
+    assert await seqs_of(store, begun.run_id) == []
+    await store.append_events([replace(batch_of(begun, only=[2]), arrival="here")])
+
+    assert await seqs_of(store, begun.run_id) == [2]
 
 
 async def test_nothing_of_a_batch_is_written_if_one_event_is_refused(store: Store) -> None:

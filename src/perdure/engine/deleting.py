@@ -87,5 +87,6 @@ def _without(record: Record, deletion: Recorded) -> Record:
     if isinstance(record, WorkflowVersion):
         return record
     if isinstance(record, RunState):
-        return replace(without_values(record), last_seq=deletion.seq)
+        audit = record.audit and replace(record.audit, arrival=deletion.id)
+        return replace(without_values(record), last_seq=deletion.seq, audit=audit)
     return without_values(record)

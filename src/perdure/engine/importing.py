@@ -25,7 +25,7 @@ from perdure.engine.transfer import Transfer
 from perdure.engine.verification import verify_dump
 from perdure.errors import BundleDamaged, ImportConflict, ProgramError, RunArchived
 from perdure.graph.writing import content_hash
-from perdure.ids import BranchId, CommandId, EventId, RunId, Seq
+from perdure.ids import BranchId, CommandId, EventId, RunId, Seq, new_id
 from perdure.journal import events as e
 from perdure.journal.followed import Followed, followed_from
 from perdure.journal.projection import Given
@@ -164,6 +164,7 @@ async def import_run(
         new_id=chosen,
         project_id=project_id,
         versions=versions,
+        arrival=new_id(),
     )
     rests = paused and checked.run.status in MOVING | WAITING
     pages = _written(source, transfer, _pausing(chosen, checked, clock) if rests else None)

@@ -69,7 +69,13 @@ class Trail:
         """Take over the events of a transition that is durable. Never blocks, and never raises because of them."""
         if not transition.events:
             return
-        batch = EventBatch(run_id=transition.run_id, created_at=transition.run.created_at, events=transition.events)
+        run = transition.run
+        batch = EventBatch(
+            run_id=run.run_id,
+            created_at=run.created_at,
+            arrival="" if run.audit is None else run.audit.arrival,
+            events=transition.events,
+        )
         weight = sum(map(_weight, batch.events))
         self._waiting.append((batch, weight))
         self._events += len(batch.events)

@@ -27,6 +27,8 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True):
     project_id: str
     versions: Mapping[int, int]
     """By the number that a version of its workflow has where it came from: that which it has where it goes."""
+    arrival: str
+    """What no other transfer has: see `AuditState`."""
 
     def moved(self, pages: Iterable[Sequence[Record]]) -> Iterator[list[Record]]:
         """Yield records as they are where the run goes."""
@@ -37,7 +39,9 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True):
         match record:
             case RunState():
                 number = self._version(record.version)
-                audit = record.audit and replace(record.audit, version=self._version(record.audit.version))
+                audit = record.audit and replace(
+                    record.audit, version=self._version(record.audit.version), arrival=self.arrival
+                )
                 return replace(record, run_id=self.new_id, project_id=self.project_id, version=number, audit=audit)
             case e.Recorded():
                 event = self._event(record.event)

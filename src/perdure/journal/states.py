@@ -149,6 +149,9 @@ class AuditState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     driven_micros: int = 0
     """How long engines have driven it."""
     forked_from: e.Origin | None = None
+    arrival: str = ""
+    """Another text each time that the run is written whole: by an import, on its way back from the archive, without its values.
+    What was queued for its log before is not for this one."""
 
 
 class RunState(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -23,8 +23,8 @@ def is_last_written(transition: Transition, stored: str | None) -> bool:
 
 
 def audited_rows(key: tuple[str, ...], batch: EventBatch) -> list[tuple[Any, ...]]:
-    """Return the columns of `event_rows`, then created_at of the run"""
-    return [(*row, batch.created_at) for row in rows.event_rows(key, batch.events)]
+    """Return the columns of `event_rows`, then created_at of the run, and its arrival"""
+    return [(*row, batch.created_at, batch.arrival) for row in rows.event_rows(key, batch.events)]
 
 
 def runs_of(batches: Sequence[EventBatch]) -> list[str]:

@@ -132,9 +132,9 @@ class Store(Protocol):
     async def append_events(self, batches: Sequence[EventBatch]) -> None:
         """Add to the logs of runs with `journal="audit"`. What is answered need not be durable yet.
 
-        Left out is what is there already, whose run is gone or is another one by now, whose values were deleted, and what is
-        older than what was made compact. No commit waits for this longer than it takes. Raises `Refused`, and nothing is
-        written, if the database will not have one of them.
+        Left out is what is there already, whose run is gone, is another one by now or was written whole since, whose values were
+        deleted, and what is older than what was made compact. No commit waits for this longer than it takes. Raises `Refused`,
+        and nothing is written, if the database will not have one of them.
         """
         ...
 

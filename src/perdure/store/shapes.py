@@ -219,6 +219,8 @@ class EventBatch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     run_id: RunId
     created_at: int
     """When the run was created: tells it from another one that has its id by now."""
+    arrival: str = ""
+    """From its `AuditState`: tells it from the same one that was written whole since."""
     events: tuple[Recorded, ...]
 
 

@@ -446,13 +446,16 @@ SELECT pg_advisory_xact_lock(hashtextextended($1 || '/' || $2, 1));
 
 -- name: append_audited
 -- Events of runs whose logs are written on the side. As in SQLite; and not of a run that is being removed at this moment. Commits do
--- not wait for those who hold the key of a row.
+-- not wait for those who hold the key of a row. What a row says of its arrival is looked for in the text of it, because PostgreSQL
+-- takes no document apart that has a NUL anywhere; in JSON, what looks like this name and its value is nothing else.
 WITH entries AS (
     SELECT e->>0 AS run_id, (e->>1)::bigint AS seq, e->>2 AS id, (e->>3)::bigint AS branch_id, (e->>4)::bigint AS epoch,
-           e->>5 AS event_type, (e->>6)::bigint AS event_time, e->>7 AS node_id, e->>8 AS payload, (e->>9)::bigint AS created_at
+           e->>5 AS event_type, (e->>6)::bigint AS event_time, e->>7 AS node_id, e->>8 AS payload, (e->>9)::bigint AS created_at,
+           '"arrival":"' || (e->>10) || '"' AS arrival
       FROM jsonb_array_elements($2::jsonb) AS e
 ), there AS (
-    SELECT r.run_id, r.created_at, r.last_seq
+    SELECT r.run_id, r.created_at, r.last_seq,
+           coalesce(substring(r.audit FROM '"arrival":"[^"]*"'), '"arrival":""') AS arrival
       FROM run_state AS r
      WHERE r.project_id = $1 AND r.run_id = ANY ($3::text[]) AND r.audit IS NOT NULL
        AND NOT EXISTS (SELECT FROM run_deletions AS d WHERE d.project_id = $1 AND d.run_id = r.run_id)
@@ -460,7 +463,8 @@ WITH entries AS (
 )
 INSERT INTO run_events (project_id, run_id, seq, id, branch_id, epoch, event_type, event_time, node_id, payload)
 SELECT $1, n.run_id, n.seq, n.id, n.branch_id, n.epoch, n.event_type, n.event_time, n.node_id, n.payload
-  FROM entries AS n JOIN there AS r ON r.run_id = n.run_id AND r.created_at = n.created_at AND r.last_seq >= n.seq
+  FROM entries AS n JOIN there AS r
+    ON r.run_id = n.run_id AND r.created_at = n.created_at AND r.arrival = n.arrival AND r.last_seq >= n.seq
  WHERE NOT EXISTS (SELECT FROM run_log_segments AS s WHERE s.project_id = $1 AND s.run_id = n.run_id AND s.last_seq >= n.seq)
 ON CONFLICT (project_id, run_id, seq) DO NOTHING;
 

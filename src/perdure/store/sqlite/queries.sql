@@ -67,12 +67,13 @@ SELECT id FROM run_events WHERE project_id = ? AND run_id = ? AND seq = ?;
 SELECT audit FROM run_state WHERE project_id = ? AND run_id = ?;
 
 -- name: append_audited
--- An event of a run whose log is written on the side, unless it is there, its run is gone or is another one of that id (`?11`), its
--- values were deleted, or its place was made compact.
+-- An event of a run whose log is written on the side, unless it is there, its run is gone, is another one of that id (`?11`) or was
+-- written whole since (`?12`), its values were deleted, or its place was made compact.
 INSERT INTO run_events (project_id, run_id, seq, id, branch_id, epoch, event_type, event_time, node_id, payload)
 SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10
  WHERE EXISTS (SELECT 1 FROM run_state
-                WHERE project_id = ?1 AND run_id = ?2 AND created_at = ?11 AND audit IS NOT NULL AND last_seq >= ?3)
+                WHERE project_id = ?1 AND run_id = ?2 AND created_at = ?11 AND audit IS NOT NULL AND last_seq >= ?3
+                  AND coalesce(audit ->> 'arrival', '') = ?12)
    AND NOT EXISTS (SELECT 1 FROM run_deletions WHERE project_id = ?1 AND run_id = ?2)
    AND NOT EXISTS (SELECT 1 FROM run_log_segments WHERE project_id = ?1 AND run_id = ?2 AND last_seq >= ?3)
 ON CONFLICT (project_id, run_id, seq) DO NOTHING;
