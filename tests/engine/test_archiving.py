@@ -20,7 +20,9 @@ from perdure import Engine, EngineSettings, ask, node, workflow
 from perdure.clock import SystemClock
 from perdure.engine.archives import all_archived, opened_archive, restore, verify_archived
 from perdure.engine.archiving import Archiver
-from perdure.engine.inspect import verify_run
+from perdure.engine.compacting import compact_run
+from perdure.engine.importing import import_file
+from perdure.engine.inspect import find_run, load_run, verify_run
 from perdure.engine.run import Run
 from perdure.errors import ArchiveMissing, BundleError, BundleTooLarge, RunArchived, RunNotFound, StoreFull, StoreLocked
 from perdure.ids import DEFAULT_PROJECT, CommandId, RunId, Seq
@@ -296,6 +298,71 @@ async def test_a_run_that_leaves_while_somebody_brings_it_back_comes_back(
 
         assert await engine.store.load_state(RunId("leaving")) is not None
         assert await engine.archives() == []
+
+
+class Followed(StoreProxy):
+    """Has somebody else do something after the first call of a method."""
+
+    def __init__(self, inner: Store, **then: Callable[[], Awaitable[Any]]) -> None:
+        super().__init__(inner)
+        self._then = then
+
+    async def passing(self, name: str, call: Callable[[], Awaitable[Any]], *args: Any) -> Any:
+        found = await call()
+        if (then := self._then.pop(name, None)) is not None:
+            await then()
+        return found
+
+
+@pytest.mark.parametrize(
+    ("call", "look"),
+    [
+        ("load_run", lambda store: load_run(store, RunId("coming"))),
+        ("load_run", lambda store: find_run(store, "coming")),
+        ("load_run", lambda store: find_run(store, "com")),
+        ("load_state", lambda store: compact_run(store, RunId("coming"))),
+    ],
+)
+async def test_a_run_that_comes_back_while_somebody_looks_for_it_is_found(
+    engine_here: Callable[..., Engine], call: str, look: Callable[[Store], Awaitable[Any]]
+):
+    async with engine_here() as engine:
+        await ended(engine, "coming")
+        await engine.archive(older_than=AT_ONCE)
+
+        assert await look(Followed(engine.store, **{call: lambda: engine.unarchive("coming")}).as_store)
+
+
+async def test_a_run_that_leaves_and_comes_back_while_somebody_brings_it_back_is_there(
+    engine_here: Callable[..., Engine], tmp_path: Path
+):
+    async with engine_here() as engine:
+        await ended(engine, "restless")
+        store = Followed(
+            engine.store,
+            load_archive=lambda: engine.archive(older_than=AT_ONCE),
+            load_state=lambda: engine.unarchive("restless"),
+        ).as_store
+        folder = tmp_path / "archive"
+
+        await restore(
+            store, engine.values.blobs, folder, RunId("restless"), project_id=DEFAULT_PROJECT, clock=SystemClock()
+        )
+
+        assert await engine.store.load_state(RunId("restless")) is not None
+
+
+async def test_a_run_that_leaves_while_it_is_imported_again_is_no_other_run(
+    engine_here: Callable[..., Engine], tmp_path: Path
+):
+    async with engine_here() as engine:
+        run = await ended(engine, "leaving")
+        path = tmp_path / "leaving.bundle"
+        await run.export(path)
+        store = Followed(engine.store, load_state=lambda: engine.archive(older_than=AT_ONCE)).as_store
+
+        with pytest.raises(RunArchived):
+            await import_file(store, engine.values.blobs, path, project_id=DEFAULT_PROJECT, clock=SystemClock())
 
 
 async def test_one_process_at_a_time_archives(engine_here: Callable[..., Engine], tmp_path: Path):

@@ -32,16 +32,19 @@ async def holding(place: Place, *texts: str) -> AsyncGenerator[tuple[Store, list
     no other is wanted: then the store is one that holds nothing else."""
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(opened(place))
-        try:
-            found = [await find_run(store, text) for text in texts]
-        except RunArchived as archived:
-            if len(texts) != 1:
-                raise
-            row = await store.load_archive(RunId(archived.run_id))
-            assert row is not None
-            folder = archive_folder(place)
-            store = await stack.enter_async_context(opened_archive(folder, row, clock=SystemClock()))
-            found = [row.run_id]
+        found: list[RunId] | None = None
+        while found is None:
+            try:
+                found = [await find_run(store, text) for text in texts]
+            except RunArchived as archived:
+                if len(texts) != 1:
+                    raise
+                row = await store.load_archive(RunId(archived.run_id))
+                if row is None:
+                    continue  # it has come back meanwhile
+                folder = archive_folder(place)
+                store = await stack.enter_async_context(opened_archive(folder, row, clock=SystemClock()))
+                found = [row.run_id]
         yield store, found
 
 

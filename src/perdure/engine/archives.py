@@ -53,11 +53,13 @@ async def restore(
     while True:
         archived = await store.load_archive(run_id)
         if archived is None:
-            if await store.load_state(run_id) is not None:
-                return run_id
-            if await store.load_archive(run_id) is None:
-                raise RunNotFound(run_id)
-            continue  # it has left between the two looks
+            match await store.where_is(run_id):
+                case None:
+                    raise RunNotFound(run_id)
+                case "database":
+                    return run_id
+                case "archive":
+                    continue  # it has left between the two looks
         while await store.remove_leftovers(limit=LEFTOVER_ROWS):
             pass
         try:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from perdure.engine.absence import missing
+from perdure.engine.absence import look_for
 from perdure.ids import RunId, Seq
 from perdure.store.base import Store
 from perdure.store.shapes import LongLog
@@ -33,9 +33,7 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True):
 
 async def compact_run(store: Store, run_id: RunId, *, dry_run: bool = False) -> Compaction:
     """Make the log of one run compact, however long it is, but for its newest events."""
-    state = await store.load_state(run_id)
-    if state is None:
-        raise await missing(store, run_id)
+    state = await look_for(store, run_id, lambda: store.load_state(run_id))
     segments = await store.list_segments(run_id)
     log = LongLog(
         run_id=run_id,

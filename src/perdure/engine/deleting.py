@@ -11,7 +11,7 @@ from typing import BinaryIO, cast
 from msgspec.structs import replace
 
 from perdure.clock import Clock
-from perdure.engine.absence import missing
+from perdure.engine.absence import look_for
 from perdure.engine.exporting import Packer, pack
 from perdure.engine.importing import Source
 from perdure.errors import RunNotEnded, StoreLocked
@@ -38,9 +38,7 @@ async def delete_run(
     Raises RunNotFound, RunArchived, RunNotEnded, and StoreLocked if somebody wants it to go on at the same time.
     """
     for _ in range(MOST_TRIES):
-        run = await store.load_state(run_id)
-        if run is None:
-            raise await missing(store, run_id)
+        run = await look_for(store, run_id, lambda: store.load_state(run_id))
         if await store.load_deletion(run_id) is not None:
             return False
         if run.status not in TERMINAL:

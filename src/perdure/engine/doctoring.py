@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from perdure.clock import Clock
-from perdure.engine.absence import missing
+from perdure.engine.absence import look_for
 from perdure.engine.committer import Committer
 from perdure.engine.dumping import dump_of, generators_of, readable_graph
 from perdure.engine.leases import is_gone
@@ -109,12 +109,10 @@ class Examiner:
             run = await self._store.load_state(run_id)
             if run is not None and run.audit is not None:
                 return await self._examine_rows(run)
-            stored = await self._store.dump_run(run_id)
+            stored = await look_for(self._store, run_id, lambda: self._store.dump_run(run_id))
         except (msgspec.MsgspecError, ValueError) as error:
             unreadable = finding("R2", f"a row of the run cannot be read: {error}", left="nobody can read it")
             return _Examined(stored=None, examination=Examination(findings=(unreadable,)), plan=None, dead=None)
-        if stored is None:
-            raise await missing(self._store, run_id)
         driver, dead = await self._ownership(stored.stored)
         plan, knows_types = self._plan_of(stored)
         chart = Chart(

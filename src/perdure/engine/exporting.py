@@ -12,7 +12,7 @@ from typing import BinaryIO
 import msgspec
 
 from perdure.clock import Clock
-from perdure.engine.absence import missing
+from perdure.engine.absence import look_for
 from perdure.ids import EventId, RunId, Seq, new_id
 from perdure.journal.events import Recorded
 from perdure.journal.states import RunState
@@ -73,9 +73,12 @@ async def _packed(store: Store, blobs: BlobStore, run_id: RunId, path: Path, clo
     try:
         with await asyncio.to_thread(open, partial, "xb", opener=for_owner) as file:
             packer = Packer(file, blobs, clock)
-            await pack(store.read_runs([run_id]), packer)
-            if not packer.packed:
-                raise await missing(store, run_id)
+
+            async def read() -> bool | None:
+                await pack(store.read_runs([run_id]), packer)
+                return True if packer.packed else None
+
+            await look_for(store, run_id, read)
             await asyncio.to_thread(sync_file, file)
         os.replace(partial, path)
         await asyncio.to_thread(sync_folder, path.parent)

@@ -354,16 +354,25 @@ def _is_altered(version: WorkflowVersion) -> bool:
 
 async def _is_there(store: Store, run_id: RunId, checked: Checked) -> bool:
     """Whether the run is here, as far as the bundle tells of it or further. Raises ImportConflict if another one is."""
-    there = await store.load_state(run_id)
-    if there is None:
-        return False
+    while (there := await store.load_state(run_id)) is not None:
+        problem = await _difference(store, there, checked)
+        if problem is None:
+            return True
+        if await store.load_state(run_id) == there:
+            raise ImportConflict(run_id, problem)
+        # It has left for the archive, or went on, while its log was looked at.
+    return False
+
+
+async def _difference(store: Store, there: RunState, checked: Checked) -> str | None:
+    """Return why a run that is here cannot stand for the one in the file, if it cannot."""
     if await birth_of(store, there) != checked.birth:
-        raise ImportConflict(run_id, "is another run than the one in the file")
+        return "is another run than the one in the file"
     if there.last_seq < checked.run.last_seq:
-        raise ImportConflict(run_id, "has not come as far as the one in the file")
+        return "has not come as far as the one in the file"
     if not await _is_on_the_way(store, there, checked):
-        raise ImportConflict(run_id, "went on otherwise than the one in the file")
-    return True
+        return "went on otherwise than the one in the file"
+    return None
 
 
 async def _is_on_the_way(store: Store, there: RunState, checked: Checked) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from perdure.clock import SystemClock, from_micros
-from perdure.engine.absence import missing
+from perdure.engine.absence import look_for
 from perdure.engine.archives import find_archived
 from perdure.engine.checkpoints import Checkpoint, checkpoint_of
 from perdure.engine.dumping import readable_graph, with_earlier
@@ -150,23 +150,25 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
 
 async def find_run(store: Store, text: str) -> RunId:
     """Return the run whose id is `text`, or the only one whose id begins with it."""
-    found = [run.run_id for run in await store.list_runs(RunFilter(id_prefix=text), before=None, limit=CANDIDATES)]
-    if len(found) == 1:
-        return found[0]
-    if text and await store.load_run(RunId(text)) is not None:
-        return RunId(text)
-    if not found:
-        archived = await find_archived(store, text)
-        raise RunNotFound(text) if archived is None else RunArchived(archived.run_id)
-    raise RunIdAmbiguous(text, found)
+    which = RunFilter(id_prefix=text)
+    while True:
+        found = [run.run_id for run in await store.list_runs(which, before=None, limit=CANDIDATES)]
+        if len(found) == 1:
+            return found[0]
+        if text and await store.load_run(RunId(text)) is not None:
+            return RunId(text)
+        if found:
+            raise RunIdAmbiguous(text, found)
+        if (archived := await find_archived(store, text)) is not None:
+            raise RunArchived(archived.run_id)
+        if not await store.list_runs(which, before=None, limit=1):
+            raise RunNotFound(text)
+        # It has come back from the archive between the two looks.
 
 
 async def load_run(store: Store, run_id: RunId) -> StoredRun:
     """Return the run as the store holds it."""
-    stored = await store.load_run(run_id)
-    if stored is None:
-        raise await missing(store, run_id)
-    return stored
+    return await look_for(store, run_id, lambda: store.load_run(run_id))
 
 
 async def load_graph(store: Store, run: RunState | RunSummary) -> Graph | None:
@@ -320,11 +322,9 @@ async def verify_run(where: Engine | Store, run_id: str) -> list[Violation]:
 
 async def _verify(store: Store, blobs: BlobStore, run_id: RunId) -> list[Violation]:
     try:
-        stored = await store.dump_run(run_id)
+        stored = await look_for(store, run_id, lambda: store.dump_run(run_id))
     except (msgspec.MsgspecError, ValueError, StoreDamaged) as error:
         return [Violation(invariant="I4", problem=f"a row of the run cannot be read: {error}")]
-    if stored is None:
-        raise await missing(store, run_id)
     return verify_dump(await with_earlier(stored, store), lost_blobs=await _lost_blobs(blobs, stored.blobs))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from os import PathLike
 
 from perdure.dispatch.failure import storable
-from perdure.engine.absence import missing
+from perdure.engine.absence import look_for
 from perdure.engine.deleting import delete_run
 from perdure.engine.exporting import Exported
 from perdure.engine.tags import checked_tags
@@ -23,10 +23,16 @@ class Kept(Told):
 
     async def tag(self, *tags: str) -> None:
         """Give the run tags, to find it by; those that it has stay. Raises ValueError for what is no tag."""
-        try:
-            await self._engine.store.tag_run(self.run_id, checked_tags(tags))
-        except RunNotFound:
-            raise await missing(self._engine.store, self.run_id) from None
+        store, checked = self._engine.store, checked_tags(tags)
+
+        async def tag() -> bool | None:
+            try:
+                await store.tag_run(self.run_id, checked)
+            except RunNotFound:
+                return None
+            return True
+
+        await look_for(store, self.run_id, tag)
 
     async def untag(self, *tags: str) -> None:
         """Take tags from the run, if it has them."""

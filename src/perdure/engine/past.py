@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.engine.absence import missing
+from perdure.engine.absence import look_for
 from perdure.engine.tenure import steps_on_branch
 from perdure.errors import LogNotWhole, PlaceNotFound
 from perdure.graph.model import Graph
@@ -63,9 +63,7 @@ async def _was_on(store: Store, run_id: RunId, branch: BranchState) -> bool:
 
 async def _with_log(store: Store, run_id: RunId) -> RunState:
     """Return a run of which the log tells all. Raises LogNotWhole if it may not."""
-    state = await store.load_state(run_id)
-    if state is None:
-        raise await missing(store, run_id)
+    state = await look_for(store, run_id, lambda: store.load_state(run_id))
     if state.audit is not None:
         raise LogNotWhole(run_id, "nobody can tell what it was at an earlier place")
     return state

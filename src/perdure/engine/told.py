@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import msgspec
 
 from perdure.dispatch.failure import storable
-from perdure.engine.absence import missing
+from perdure.engine.absence import look_for
 from perdure.engine.concluding import conclude_for
 from perdure.engine.interactions import Interaction, checked_answer, interaction_of
 from perdure.engine.resolution import Resolution, done
@@ -57,17 +57,13 @@ class Told:
 
     async def load(self) -> StoredRun:
         """Return the run as the store holds it at this moment."""
-        stored = await self._engine.store.load_run(self.run_id)
-        if stored is None:
-            raise await missing(self._engine.store, self.run_id)
-        return stored
+        store = self._engine.store
+        return await look_for(store, self.run_id, lambda: store.load_run(self.run_id))
 
     async def state(self) -> RunState:
         """Return the run's own state at this moment, without its nodes."""
-        state = await self._engine.store.load_state(self.run_id)
-        if state is None:
-            raise await missing(self._engine.store, self.run_id)
-        return state
+        store = self._engine.store
+        return await look_for(store, self.run_id, lambda: store.load_state(self.run_id))
 
     async def graph(self) -> Graph:
         """Return the graph that the run follows."""
@@ -264,10 +260,15 @@ class Told:
 
     async def _add(self, command: Command, *, before: CommandId | None = None) -> bool:
         """Keep a command for whoever drives the run; False if it was there before. Raises RunArchived if the run has left."""
-        try:
-            return await self._engine.store.add_command(command, before=before)
-        except RunNotFound:
-            raise await missing(self._engine.store, self.run_id) from None
+        store = self._engine.store
+
+        async def add() -> bool | None:
+            try:
+                return await store.add_command(command, before=before)
+            except RunNotFound:
+                return None
+
+        return await look_for(store, self.run_id, add)
 
     def _worded(self, kind: str, payload: dict[str, Any], command_id: str | None) -> Command:
         return Command(

@@ -44,6 +44,7 @@ from perdure.store.shapes import (
     Segment,
     StoredRun,
     Wakings,
+    Whereabouts,
     WorkflowVersion,
 )
 from perdure.store.transitions import ItemRow, Outcome, Transition
@@ -246,6 +247,10 @@ class Store(Protocol):
 
     async def load_archive(self, run_id: RunId) -> ArchivedRun | None:
         """Return where an archived run is."""
+        ...
+
+    async def where_is(self, run_id: RunId) -> Whereabouts | None:
+        """Return where a run is at this moment, which is one place; None if there is no such run."""
         ...
 
     async def list_archives(

@@ -22,6 +22,7 @@ from perdure.store.shapes import (
     OpenWait,
     Segment,
     Wakings,
+    Whereabouts,
     WorkflowVersion,
 )
 from perdure.store.transitions import ItemRow
@@ -106,6 +107,10 @@ class Lookups(ABC):
     async def load_archive(self, run_id: RunId) -> ArchivedRun | None:
         found = await self._rows("load_archive", run_id)
         return archives.archive_of(found[0]) if found else None
+
+    async def where_is(self, run_id: RunId) -> Whereabouts | None:
+        found = await self._rows("where_is", run_id)
+        return found[0][0] if found else None
 
     async def list_archives(
         self, *, id_prefix: str | None, before: tuple[int, str] | None, limit: int

@@ -213,6 +213,10 @@ class LongLog(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Whether some may be missing."""
 
 
+Whereabouts = Literal["database", "archive"]
+"""Where a run is."""
+
+
 class EventBatch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Events of a run whose log is written on the side, in order."""
 

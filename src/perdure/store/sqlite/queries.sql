@@ -784,6 +784,12 @@ DELETE FROM run_archives WHERE project_id = ? AND run_id = ? AND file = ? AND po
 SELECT run_id, workflow, workflow_version, status, created_at, ended_at, last_seq, archived_at, file, position, size, digest
   FROM run_archives WHERE project_id = ? AND run_id = ?;
 
+-- name: where_is
+-- Where a run is at one moment: who looks into one place after the other misses one that goes the other way.
+SELECT 'database' FROM run_state WHERE project_id = ?1 AND run_id = ?2
+ UNION ALL
+SELECT 'archive' FROM run_archives WHERE project_id = ?1 AND run_id = ?2;
+
 -- name: list_archives
 -- A page of what is in the archive, newest first.
 SELECT run_id, workflow, workflow_version, status, created_at, ended_at, last_seq, archived_at, file, position, size, digest
