@@ -228,8 +228,8 @@ async def sqlite_rolls_back(store: Store, transitions: Sequence[Transition]) -> 
     door: Any = innermost(store)._door
     write_group = door._write_group
 
-    def write_and_die(group: Sequence[Transition]) -> Any:
-        outcomes = write_group(group)
+    def write_and_die(group: Sequence[Transition], rows: int) -> Any:
+        outcomes = write_group(group, rows)
         if group is transitions:
             raise Dead
         return outcomes
