@@ -148,3 +148,39 @@ async def test_a_question_that_is_none_fails_as_a_body_would(store_url: str, att
         assert (await run.state()).status is RunStatus.FAILED
         await assert_whole(engine, run)
     assert attempts == ["ask"]
+
+
+class LateReply(StoreProxy):
+    """Replies late to the first read of a run after it was told to."""
+
+    late: asyncio.Event | None = None
+    has_read = False
+
+    async def passing(self, name: str, call: Callable[[], Awaitable[Any]], *args: Any) -> Any:
+        found = await call()
+        if name == "load_run" and self.late is not None and not self.has_read:
+            self.has_read = True
+            await self.late.wait()
+        return found
+
+
+@pytest.mark.parametrize("recover", [True, False])
+async def test_an_answer_that_comes_while_the_run_is_taken_up_for_another_one_is_heard(store_url: str, recover: bool):
+    inner = await open_store(store_url)
+    store = LateReply(inner)
+    settings = EngineSettings(poll_seconds=600, recovery_seconds=600)
+    async with Engine(store.as_store, settings=settings, recover=recover) as engine:
+        run = await engine.start(asks_twice, run_id="twice")
+        one, other = await run.questions()
+        store.late = asyncio.Event()
+        await run.answer(one.interaction_id, "1")
+        while not store.has_read:
+            await asyncio.sleep(0.001)
+        await run.answer(other.interaction_id, "2")
+        store.late.set()
+
+        async with asyncio.timeout(10):
+            while (await run.state()).status is not RunStatus.COMPLETED:
+                await asyncio.sleep(0.01)
+        await assert_whole(engine, run)
+    await inner.close()

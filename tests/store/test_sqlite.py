@@ -182,11 +182,11 @@ async def test_after_a_look_that_took_long_others_are_taken_in_the_thread(
     looking.close()
 
 
-async def test_a_run_is_looked_up_if_its_log_is_short(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_run_is_looked_up_if_it_is_small(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     draft = await begin(store)
     with pytest.raises(StopIteration) as found:
         store.load_run(draft.run_id).send(None)
-    monkeypatch.setattr("perdure.store.sqlite.store.SHORT_LOG", 0)
+    monkeypatch.setattr("perdure.store.sqlite.store.FEW_EVENTS", 0)
 
     assert found.value.value == await store.load_run(draft.run_id)
     assert await store.load_run(RunId("nobody")) is None
@@ -233,6 +233,70 @@ def test_a_commit_has_the_connection_to_itself_also_while_the_loop_is_torn_down(
     connection = apsw.Connection(sqlite_url.removeprefix("sqlite:///"))
     assert connection.execute("SELECT count(*) FROM run_state").get == 2
     connection.close()
+
+
+async def test_looking_things_up_leaves_the_loop_to_others(store: SqliteStore) -> None:
+    draft = await begin(store)
+    is_over = False
+    longest, last = 0.0, time.perf_counter()
+
+    async def tick() -> None:
+        nonlocal longest, last
+        while not is_over:
+            now = time.perf_counter()
+            longest, last = max(longest, now - last), now
+            await asyncio.sleep(0)
+
+    async def look() -> None:
+        for _ in range(300):
+            assert await store.load_state(draft.run_id) is not None
+
+    async with asyncio.TaskGroup() as group:
+        ticking = group.create_task(tick())
+        looking = [group.create_task(look()) for _ in range(20)]
+        await asyncio.wait(looking)
+        is_over = True
+        await ticking
+
+    assert longest < 0.25, f"the loop stood still for {longest:.3f} s"
+
+
+async def test_commands_go_to_the_thread_where_the_disk_is_slow(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draft = await begin(store)
+    threads: list[int] = []
+
+    def be_slow() -> bool:
+        threads.append(threading.get_ident())
+        time.sleep(0.05)
+        return False
+
+    store._file.writer.set_commit_hook(be_slow)
+    for number in range(30):
+        await store.add_command(
+            Command(
+                command_id=CommandId(f"c{number}"), run_id=draft.run_id, kind="cancel", payload={}, created_at=number
+            )
+        )
+
+    assert threads.count(threading.get_ident()) < 10
+    assert threads[-1] != threading.get_ident()
+
+
+async def test_a_store_is_closed_while_somebody_looks_things_up(sqlite_url: str) -> None:
+    for _ in range(20):
+        store = await open_sqlite(sqlite_url)
+
+        async def look(store: SqliteStore = store) -> None:
+            while await store.load_state(RunId("nobody")) is None:
+                await asyncio.sleep(0)
+
+        looking = [asyncio.create_task(look()) for _ in range(5)]
+        await asyncio.sleep(0.002)
+        await store.close()
+        for ended in await asyncio.gather(*looking, return_exceptions=True):
+            assert isinstance(ended, StoreUnavailable)
 
 
 # A disk that fails

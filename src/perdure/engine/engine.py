@@ -476,6 +476,8 @@ class Engine(Keeping, Retention, Telling, Versions):
             probation.begin(driver, driver.projection.run.recoveries, limit)
         self._drive(driver)
         self._listening.give(driver, in_order(stored, lacks_types=bool(prepared.missing)))
+        if self._wanted.is_asked(chosen):  # by whom it was told something after it was read
+            self._listening.give_more(driver)
         if probation is None:
             try:
                 await asyncio.shield(driver.claimed)
@@ -831,13 +833,13 @@ class Engine(Keeping, Retention, Telling, Versions):
         if driver.is_orphaned:
             self._orphans[run_id] = self._membership.engine_id
         elif driver.has_rested or driver.not_readable is not None:
+            is_asked = driver.has_untaken_commands or self._wanted.is_asked(run_id)
             self._no_longer_ours(run_id)
-            if driver.projection.run.wake_at is not None:
-                self._listening.look_soon()
+            self._listening.look_soon(is_timed=driver.projection.run.wake_at is not None)
             if driver.not_readable is not None:
                 log.warning("run_not_readable", extra={"run_id": run_id, "problems": driver.not_readable.problems})
                 self._not_readable[run_id] = (driver.unreadable_nodes, driver.not_readable)
-            if driver.has_untaken_commands:
+            if is_asked:
                 self._wanted.ask(run_id)
                 self._listening.take_up_soon()
 

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("perdure.engine")
 
+LOOK_LATER_SECONDS = 0.05
+"""How long to gather runs that rest until somebody looks whether anything has come for one of them meanwhile."""
+
 
 class Listening:
     """Four loops: one hears news, one what is left of them, one looks at the time, one has runs taken up when there is reason."""
@@ -51,6 +54,7 @@ class Listening:
         self._is_for_all = False
         self._is_to_look = asyncio.Event()
         self._is_more_said = asyncio.Event()
+        self._looks_later: asyncio.TimerHandle | None = None
 
     def take_up_soon(self) -> None:
         """Somebody here has asked for a run."""
@@ -61,8 +65,16 @@ class Listening:
         self._is_for_all = True
         self._is_to_sweep.set()
 
-    def look_soon(self) -> None:
-        """There is a run that rests until some time."""
+    def look_soon(self, *, is_timed: bool) -> None:
+        """There is a run that rests. Look at once when it is due if it rests until some time; else something that was said to it
+        may have come too late for who has driven it, and that is looked for together with what was said to others."""
+        if is_timed:
+            self._is_to_look.set()
+        elif self._looks_later is None:
+            self._looks_later = asyncio.get_running_loop().call_later(LOOK_LATER_SECONDS, self._look_now)
+
+    def _look_now(self) -> None:
+        self._looks_later = None
         self._is_to_look.set()
 
     async def hear_news(self) -> None:
@@ -93,7 +105,11 @@ class Listening:
         for command in commands:
             driver.command(command)
         if len(commands) >= COMMANDS_PER_RUN:
-            driver.when_taken(self._is_more_said.set)
+            self.give_more(driver)
+
+    def give_more(self, driver: Driver) -> None:
+        """Look for more that was said to a run, when what its driver was given is taken up."""
+        driver.when_taken(self._is_more_said.set)
 
     async def hear_more(self) -> None:
         """Take up commands of runs to which more was said than is read at once."""

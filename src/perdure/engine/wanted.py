@@ -52,8 +52,13 @@ class Wanted:
         turn = list(islice((run_id for run_id in self._runs if run_id not in self._driven), LOOKS_PER_SWEEP))
         for run_id in turn:
             self._runs[run_id] = self._runs.pop(run_id)
-        asked, self._asked = self._asked, {}
+        # Who was taken up meanwhile may not have heard of why it was asked for: that is looked at when it is let go.
+        asked, self._asked = self._asked, {run_id: None for run_id in self._asked if run_id in self._driven}
         return [run_id for run_id in dict.fromkeys((*turn, *asked)) if run_id not in self._driven]
+
+    def is_asked(self, run_id: RunId) -> bool:
+        """Whether somebody has asked for the run since it was last taken up, and waits."""
+        return run_id in self._asked
 
     def ask_again(self, run_ids: Sequence[RunId]) -> None:
         """See `recovery.Wanted`."""

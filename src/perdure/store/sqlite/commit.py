@@ -58,11 +58,15 @@ class GroupWriter:
 
     async def transact(self, work: Callable[[], T]) -> T:
         """Run `work`, which writes a row or two, in a transaction of its own: on the loop while that is fast, as groups are."""
+        await self._file.take_turn()
         if not self._file.is_writing and self._pace.to_commit(1) <= COMMIT_BUDGET_SECONDS:
+            started = time.perf_counter()
             try:
                 return self._file.transact_at_once(work)
             except StoreLocked:
                 pass  # as in `write`
+            finally:
+                self._pace.committed(1, time.perf_counter() - started)
         return await self._file.transact(work)
 
     async def _commit_in_halves(self, transitions: Sequence[Transition], rows: int) -> Sequence[Outcome]:

@@ -46,6 +46,8 @@ PATIENCE_SECONDS = BUSY_TIMEOUT_MS / 1_000
 LOOK_UP_SECONDS = 0.002
 """Who has held up the loop for longer by looking something up is more careful for a while."""
 CAREFUL_SECONDS = 1.0
+ROUND_SECONDS = 0.003
+"""What is done on the loop at once yields to nobody: after so long it does, before it goes on."""
 
 
 class SqliteFile:
@@ -67,6 +69,8 @@ class SqliteFile:
         self._writing: set[asyncio.Future[Any]] = set()
         self._reader_lock = threading.Lock()
         self._careful_until = 0.0
+        self._spent_seconds = 0.0
+        """How long work for the file has held up this round of the loop."""
         self._process = os.getpid()
         self._is_closed = False
         self._identity: tuple[int, int] | None = None
@@ -157,8 +161,9 @@ class SqliteFile:
     def _close(self) -> None:
         if self._frozen is not None:
             self._frozen.close()
-        while self._connections:
-            self._connections.pop().close()
+        with self._reader_lock:
+            while self._connections:
+                self._connections.pop().close()
 
     # What must hold
 
@@ -213,6 +218,7 @@ class SqliteFile:
     async def look_up(self, work: Callable[[], T]) -> T:
         """As `read`, for what finds a few rows by their keys: at once if nobody else reads, because the way to the thread and
         back takes longer than that."""
+        await self.take_turn()
         started = time.perf_counter()
         is_free = self._frozen is None and not self._is_closed and started >= self._careful_until
         if not (is_free and self._reader_lock.acquire(blocking=False)):
@@ -225,9 +231,25 @@ class SqliteFile:
         finally:
             self._reader_lock.release()
             ended = time.perf_counter()
+            self._spend(ended - started)
             if ended - started > LOOK_UP_SECONDS:
                 self._careful_until = ended + CAREFUL_SECONDS
         return await self.read(work)
+
+    async def take_turn(self) -> None:
+        """Let others have the loop before something is done on it at once, if this round of it was held up for long enough."""
+        while self._spent_seconds >= ROUND_SECONDS:  # noqa: ASYNC110 -- the next round is what is waited for
+            await asyncio.sleep(0)
+
+    def _spend(self, seconds: float) -> None:
+        if self._threads is None:
+            return  # everything is done at once, whatever it takes
+        if not self._spent_seconds:
+            asyncio.get_running_loop().call_soon(self._begin_round)
+        self._spent_seconds += seconds
+
+    def _begin_round(self) -> None:
+        self._spent_seconds = 0.0
 
     async def transact(self, work: Callable[[], T]) -> T:
         """Run `work` in a transaction of its own."""
@@ -238,8 +260,12 @@ class SqliteFile:
         """As `transact`, on the loop, and without waiting for other processes: what they hold raises StoreLocked."""
         self.require_open()
         self.require_writable()
-        with self._refusals():
-            return self.impatiently(lambda: self.in_transaction(work))
+        started = time.perf_counter()
+        try:
+            with self._refusals():
+                return self.impatiently(lambda: self.in_transaction(work))
+        finally:
+            self._spend(time.perf_counter() - started)
 
     @contextmanager
     def _refusals(self) -> Generator[None]:

@@ -219,6 +219,12 @@ SELECT project_id, run_id, lease_epoch, workflow, workflow_version, graph_hash, 
        source, outputs, error, failed_node, reason, recoveries, wake_at, created_at, started_at, ended_at, audit
   FROM run_state WHERE project_id = ? AND run_id = ?;
 
+-- name: size_of_run
+-- How many events a run has, and how much was said to it that it has not taken up.
+SELECT r.last_seq, (SELECT coalesce(sum(length(c.payload)), 0) FROM run_commands AS c
+                     WHERE c.project_id = ?1 AND c.run_id = ?2 AND c.taken_seq IS NULL)
+  FROM run_state AS r WHERE r.project_id = ?1 AND r.run_id = ?2;
+
 -- name: load_nodes
 -- The nodes of every branch, or of one.
 SELECT branch_id, node_id, status, attempt, attempt_ended, generation, failures, lost, outputs, error, checkpoint, reason,

@@ -46,9 +46,11 @@ from perdure.store.transitions import Outcome, Transition
 
 T = TypeVar("T")
 
-SHORT_LOG = 100
-"""A run with so few events has so few rows that they are looked up at once."""
-_BY_KEY = frozenset(("load_state", "load_node", "load_wait", "load_command", "load_archive", "load_deletion"))
+FEW_EVENTS, FEW_BYTES = 100, 10_000
+"""A run with so few events, to which so little was said that it has not taken up, is looked up at once."""
+_BY_KEY = frozenset(
+    ("load_state", "size_of_run", "load_node", "load_wait", "load_command", "load_archive", "load_deletion")
+)
 """Statements that find at most one row."""
 RECORDS_AT_ONCE = 500
 """How many records of whole runs are read in one go, or a few more."""
@@ -144,11 +146,11 @@ class SqliteStore(Lookups):
         def read() -> StoredRun | None:
             return self._reading.stored_run(run_id, most_commands=COMMANDS_PER_RUN)
 
-        found = await self._rows("load_state", run_id)
+        found = await self._rows("size_of_run", run_id)
         if not found:
             return None
-        is_short = rows.run_of(found[0]).last_seq <= SHORT_LOG
-        return await (self._file.look_up(read) if is_short else self._file.read(read))
+        is_small = found[0][0] <= FEW_EVENTS and found[0][1] <= FEW_BYTES
+        return await (self._file.look_up(read) if is_small else self._file.read(read))
 
     async def load_events(self, run_id: RunId, *, after: Seq, limit: int) -> Sequence[Recorded]:
         return (
