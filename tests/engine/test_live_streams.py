@@ -99,7 +99,10 @@ async def test_a_producer_is_blocked_while_its_reader_has_enough_to_do(engine: E
 async def test_how_many_calls_there_will_be_is_known_when_the_source_has_ended(engine: Engine) -> None:
     run = await engine.start(mapped, n=10)
 
-    facts = await seen(engine, run, lambda now: any(node.total == 10 for node in now.nodes.values()))
+    def is_under_way(now: LiveStreams) -> bool:
+        return any(node.total == 10 for node in now.nodes.values()) and edge_to(now, "gated_call").taken >= 3
+
+    facts = await seen(engine, run, is_under_way)
 
     edge = edge_to(facts, "gated_call")
     assert (edge.taken, edge.buffered, edge.behind, edge.is_over) == (3, 7, 0, False)

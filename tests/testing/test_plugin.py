@@ -188,6 +188,7 @@ def test_without_a_server_what_needs_one_is_skipped(folder: pytest.Pytester):
 @pytest.mark.parametrize("way", ["option", "variable"])
 def test_a_server_is_named(folder: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, postgres_url: str, way: str):
     folder.makepyfile(MARKED)
+    monkeypatch.chdir(folder.path)
     if way == "variable":
         monkeypatch.setenv("PERDURE_TEST_STORE", postgres_url)
 
