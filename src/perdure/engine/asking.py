@@ -58,7 +58,8 @@ class AskActor(Actor):
 
     async def _attempt(self) -> tuple[dict[str, Encoded], tuple[BlobUse, ...]]:
         given = await self.patiently(lambda: gather_arguments(self._plan, self._driver.projection, self.values))
-        read = await self.patiently(lambda: self.values.reader(*given.values()))
+        needed = [value for handle, value in given.items() if handle != "show"]
+        read = await self.patiently(lambda: self.values.reader(*needed))
         wait = self._asked(*self._question(given, read))
         if wait.status is WaitStatus.OPEN:
             self._rest_on(wait)
