@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -21,7 +21,9 @@ from perdure.errors import AnsweredAlready, CannotGoBack, PlaceNotFound, RunFail
 from perdure.ids import CommandId
 from perdure.journal import events as e
 from perdure.journal.states import NodeStatus, RunStatus
+from perdure.store.opening import open_store
 from perdure.store.shapes import Command
+from perdure.testing.proxy import StoreProxy
 from tests.engine.engines import assert_whole, log_of
 
 ran: Counter[str] = Counter()
@@ -190,27 +192,45 @@ async def test_a_run_that_moves_is_left_alone(store_url: str) -> None:
         await assert_whole(engine, run)
 
 
+class AtOnce(StoreProxy):
+    """Has whoever says something to a run wait until all others have looked at the run as well."""
+
+    all_have_looked: asyncio.Barrier | None = None
+
+    async def passing(self, name: str, call: Callable[[], Awaitable[Any]], *args: Any) -> Any:
+        if name == "add_command" and self.all_have_looked is not None:
+            await self.all_have_looked.wait()
+        return await call()
+
+
 async def test_of_several_who_have_a_run_go_back_at_once_one_does(store_url: str) -> None:
-    async with Engine(store_url) as engine, Engine(store_url) as other:
+    stores = [AtOnce(await open_store(store_url)) for _ in range(2)]
+    async with Engine(stores[0].as_store) as engine, Engine(stores[1].as_store) as other:
         run = await engine.start(past_chain, x=0)
         await run.result()
         await run.jump("middle", inputs={"x": 100})
         await run.result()
         elsewhere = await other.get(run.run_id)
+        together = asyncio.Barrier(5)
+        for store in stores:
+            store.all_have_looked = together
 
-        got = await asyncio.gather(
-            run.promote(1),
-            elsewhere.promote(1),
-            run.jump("middle", inputs={"x": 7}),
-            elsewhere.jump("first", inputs={"x": 8}),
-            run.restore(3),
-            return_exceptions=True,
-        )
+        async with asyncio.timeout(30):
+            got = await asyncio.gather(
+                run.promote(1),
+                elsewhere.promote(1),
+                run.jump("middle", inputs={"x": 7}),
+                elsewhere.jump("first", inputs={"x": 8}),
+                run.restore(3),
+                return_exceptions=True,
+            )
 
         assert [found for found in got if not isinstance(found, CannotGoBack)] == [3]
         assert len(await run.branches()) == 3
         await run.result()
         await assert_whole(engine, run)
+    for store in stores:
+        await store.inner.close()
 
 
 async def test_a_run_that_goes_back_has_all_its_time_again(store_url: str) -> None:
