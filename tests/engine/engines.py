@@ -19,11 +19,23 @@ from perdure.journal import events as e
 from perdure.testing.dispatch import InlineDispatch
 from perdure.testing.loop import VirtualClock
 from perdure.testing.process import Dead, Process
+from perdure.testing.proxy import StoreProxy
 from perdure.testing.world import World
 
 T = TypeVar("T")
 
 SETTINGS = EngineSettings(heartbeat_in_thread=False)
+
+
+class AtOnce(StoreProxy):
+    """Has whoever says something to a run wait until all others have looked at the run as well."""
+
+    all_have_looked: asyncio.Barrier | None = None
+
+    async def passing(self, name: str, call: Callable[[], Awaitable[Any]], *args: Any) -> Any:
+        if name == "add_command" and self.all_have_looked is not None:
+            await self.all_have_looked.wait()
+        return await call()
 
 
 def engine_on(url: Any, **options: Any) -> Engine:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -23,8 +23,7 @@ from perdure.journal import events as e
 from perdure.journal.states import NodeStatus, RunStatus
 from perdure.store.opening import open_store
 from perdure.store.shapes import Command
-from perdure.testing.proxy import StoreProxy
-from tests.engine.engines import assert_whole, log_of
+from tests.engine.engines import AtOnce, assert_whole, log_of
 
 ran: Counter[str] = Counter()
 keys: list[str] = []
@@ -190,17 +189,6 @@ async def test_a_run_that_moves_is_left_alone(store_url: str) -> None:
         await run.promote(1)
         assert await run.result() == 2
         await assert_whole(engine, run)
-
-
-class AtOnce(StoreProxy):
-    """Has whoever says something to a run wait until all others have looked at the run as well."""
-
-    all_have_looked: asyncio.Barrier | None = None
-
-    async def passing(self, name: str, call: Callable[[], Awaitable[Any]], *args: Any) -> Any:
-        if name == "add_command" and self.all_have_looked is not None:
-            await self.all_have_looked.wait()
-        return await call()
 
 
 async def test_of_several_who_have_a_run_go_back_at_once_one_does(store_url: str) -> None:
