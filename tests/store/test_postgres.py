@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import signal
 import tempfile
@@ -27,6 +26,7 @@ from perdure.store.postgres.store import PostgresStore, open_postgres
 from perdure.store.queries import load_queries
 from perdure.store.shapes import Command, LogLine, RunFilter
 from perdure.store.transitions import Busy, Claim, Committed, LeaseLost, Outcome, Rejected
+from tests.processes import children_of, signal_all
 from tests.servers import Server, start_postgres
 from tests.store.builders import ENGINE, Draft, engine_row, save_workflow, settle, started
 from tests.store.conftest import verify_runs
@@ -356,9 +356,8 @@ async def test_a_server_that_does_not_answer_is_not_waited_for_without_end(
     draft = started()
     await store.commit([draft.transition()])
     transition = draft.next_node(0).transition()
-    stopped = [own_server.pid, *_children(own_server.pid)]
-    for pid in stopped:
-        os.kill(pid, signal.SIGSTOP)
+    stopped = [own_server.pid, *children_of(own_server.pid)]
+    signal_all(stopped, signal.SIGSTOP)
     try:
         async with asyncio.timeout(15):
             with pytest.raises(StoreUnavailable, match="in time"):
@@ -366,19 +365,13 @@ async def test_a_server_that_does_not_answer_is_not_waited_for_without_end(
             with pytest.raises(StoreUnavailable):
                 await store.load_run(draft.run_id)
     finally:
-        for pid in stopped:
-            os.kill(pid, signal.SIGCONT)
+        signal_all(stopped, signal.SIGCONT)
 
     # The answer was not known; what was sent then may have arrived since. Offered again, it counts once.
     monkeypatch.undo()
     assert await settle(store, [transition]) == [Committed()]
     await verify_runs(store)
     await store.close()
-
-
-def _children(pid: int) -> list[int]:
-    listing = [(entry, (entry / "stat").read_text()) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    return [int(entry.name) for entry, stat in listing if int(stat.rpartition(")")[2].split()[1]) == pid]
 
 
 async def test_what_a_short_lived_process_did_is_told_before_it_ends(store: PostgresStore, postgres_url: str) -> None:

@@ -17,6 +17,7 @@ from perdure.journal.events import ErrorClass
 from perdure.journal.states import TERMINAL, RunStatus
 from perdure.store.base import Store
 from perdure.store.shapes import RunDump
+from tests.processes import children_of, is_running
 from tests.torture import checks
 from tests.torture.processes import Child, Children, ProcessGone, until
 from tests.torture.programs.effects import Ledger
@@ -178,24 +179,3 @@ def output_of(dump: RunDump) -> int:
 
 def logs(engines: list[Child]) -> str:
     return "\n".join(engine.log()[-2_000:] for engine in engines)
-
-
-def children_of(parent: int) -> list[int]:
-    """Return the processes that a process has started."""
-    found: list[int] = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            text = stat.read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            continue
-        if int(text.rpartition(")")[2].split()[1]) == parent:
-            found.append(int(stat.parent.name))
-    return found
-
-
-def is_running(pid: int) -> bool:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    return text.rpartition(")")[2].split()[0] not in ("Z", "X")
