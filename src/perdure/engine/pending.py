@@ -60,20 +60,12 @@ class Pending:
         projection = self._decider.projection
         decided = self._decider.take()
         waits, signals = projection.waits.take_changes()
-        changed: dict[NodeId, NodeState] = {}
-        is_branched = False
-        for event, _ in decided:
-            if isinstance(event, e.NodeEvent):
-                changed[event.node_id] = projection.nodes[event.node_id]
-            elif isinstance(event, e.BranchCreated):
-                is_branched = True
-        if is_branched:
-            changed = projection.nodes
+        touched = self._decider.take_touched()
         portion = Portion(
             decided=decided,
             run=projection.run,
-            nodes=tuple(changed.values()),
-            steps=dict(projection.steps) if is_branched else None,
+            nodes=tuple(projection.nodes.values()) if touched is None else touched,
+            steps=dict(projection.steps) if touched is None else None,
             past_steps=projection.steps.take_past(),
             blobs=tuple(dict.fromkeys(self.blobs)) if self.blobs else (),
             commands=tuple(self.commands) if self.commands else (),

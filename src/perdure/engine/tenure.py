@@ -106,9 +106,9 @@ def numbered(
     before a claim belongs to the epoch before it, and what comes before a branch to the one that is left for it."""
     recorded: list[e.Recorded] = []
     for seq, (event, at) in enumerate(portion.decided, start=base_seq + 1):
-        if isinstance(event, e.RunClaimed):
+        if type(event) is e.RunClaimed:
             epoch = event.epoch
-        elif isinstance(event, e.BranchActivated):
+        elif type(event) is e.BranchActivated:
             branch_id = event.branch_id
         recorded.append(
             e.Recorded(seq=Seq(seq), id=EventId(new_id()), branch_id=branch_id, epoch=epoch, at=at, event=event)
@@ -121,7 +121,7 @@ def _step_rows(recorded: Sequence[e.Recorded]) -> tuple[StepRow, ...]:
     taken: dict[NodeId, list[StepRow]] = {}
     for entry in recorded:
         event = entry.event
-        if isinstance(event, e.StepCompleted):
+        if type(event) is e.StepCompleted:
             taken.setdefault(event.node_id, []).append(_step_row(event, entry))
         elif taken and leaves_behind(event):
             taken.pop(event.node_id, None)

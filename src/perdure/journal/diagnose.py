@@ -422,7 +422,7 @@ class _Case:
     def _is_repaired_in_vain(self) -> bool:
         repairs = 0
         for entry in self._dump.events:
-            if isinstance(entry.event, PROGRESS):
+            if type(entry.event) in PROGRESS:
                 repairs = 0
             elif isinstance(entry.event, e.RunRecovered) and entry.event.branch is not None:
                 repairs += 1

@@ -38,6 +38,8 @@ class Standing:
         """The run is about to be let go: it does not rest while a probe may know what became of a node in doubt. Whoever takes it
         up next asks."""
         self._decided = list(decided)
+        self._touched: dict[NodeId, None] = {}
+        self._has_branched = False
         self._waiting: dict[NodeId, int] = {}
         self._unsettled = 0
         self._live = 0
@@ -70,6 +72,13 @@ class Standing:
         """Return the events decided since the last call, each with its time."""
         decided, self._decided = self._decided, []
         return decided
+
+    def take_touched(self) -> tuple[NodeState, ...] | None:
+        """Return the nodes that something has happened to since the last call, as they stand now; None for all of them, because
+        the run has gone on on another branch."""
+        touched, self._touched = self._touched, {}
+        has_branched, self._has_branched = self._has_branched, False
+        return None if has_branched else tuple([self.projection.nodes[node_id] for node_id in touched])
 
     @property
     def has_drops(self) -> bool:
@@ -106,6 +115,7 @@ class Standing:
     def _record(self, event: e.AnyEvent, at: int) -> None:
         if isinstance(event, e.NodeEvent):
             before, after = self.projection.apply_to_node(event, at=at)
+            self._touched[event.node_id] = None
             if before is not after:
                 self._count(before, after)
                 if self._suspended:
@@ -114,6 +124,7 @@ class Standing:
                     self._delayed.pop(event.node_id, None)
         else:
             self.projection.apply(event, at=at)
+            self._has_branched = self._has_branched or type(event) is e.BranchCreated
         self._decided.append((event, at))
 
     def _count(self, before: NodeStatus, after: NodeStatus) -> None:

@@ -239,7 +239,7 @@ def _budgets_hold(dump: Dump) -> Iterator[Violation]:
                 losses = 0
             case e.BranchCreated(restored=True):
                 losses = 0
-            case event if isinstance(event, PROGRESS):
+            case event if type(event) in PROGRESS:
                 losses = 0
             case e.RunQuarantined(parked=True):
                 losses = 0
