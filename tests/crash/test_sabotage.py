@@ -215,7 +215,7 @@ def start_is_acknowledged_before_it_is_durable(patch: Patch) -> None:
 
     def acknowledging(self: driver.Driver, **options: Any) -> None:
         init(self, **options)
-        self.claimed.set_result(None)
+        self._is_settled.set()
 
     patch.setattr(driver.Driver, "__init__", acknowledging)
 

@@ -86,8 +86,9 @@ class Driver:
         self.decider = Decider(projection, plan, decided=() if created is None else (created,))
         self.decider.hibernate_micros = int(max(0.0, machinery.hibernate_after) * 1_000_000)
         loop = asyncio.get_running_loop()
-        self.claimed: asyncio.Future[None] = loop.create_future()
-        """Done when the first transition is durable: the run is ours. Fails with NotOurs or a StoreError."""
+        self._is_settled = asyncio.Event()
+        """Set when it is certain whether the run is ours."""
+        self._refusal: PerdureError | None = None
         self.rested: asyncio.Future[RunState] = loop.create_future()
         """Done when the run has ended or rests, durably, and is let go; fails when it was lost to this engine."""
         self.was_taken_up = created is None
@@ -145,6 +146,13 @@ class Driver:
 
     # The task
 
+    async def until_claimed(self) -> None:
+        """Return when the first transition is durable: the run is ours. Raises NotOurs or a StoreError if it is not."""
+        if not self._is_settled.is_set():
+            await self._is_settled.wait()
+        if self._refusal is not None:
+            raise self._refusal
+
     async def run(self) -> None:
         """Keep the run's tasks until it rests. A bug of ours ends this run here and harms no other."""
         self._task = asyncio.current_task()
@@ -162,7 +170,8 @@ class Driver:
         except* Exception as bugs:
             self.failed(bugs.exceptions[0])
         finally:
-            self._let_go(RunError(self.run_id, f"run {self.run_id!r} is no longer driven by this engine"))
+            if not self._is_gone:
+                self._let_go(RunError(self.run_id, f"run {self.run_id!r} is no longer driven by this engine"))
             self._take_apart()
 
     def _take_apart(self) -> None:
@@ -537,8 +546,7 @@ class Driver:
 
     def _act_on(self, transition: Transition) -> None:
         is_over = self._tenure.committed(transition)
-        if not self.claimed.done():
-            self.claimed.set_result(None)
+        self._is_settled.set()
         self._act()
         if self.decider.has_more:
             self._decide()
@@ -661,7 +669,7 @@ class Driver:
                     RunError(self.run_id, f"The store rejected what perdure wrote for run {self.run_id!r}: {problem}")
                 )
             case _:
-                if self.claimed.done():  # else another was faster, which is nothing to warn of
+                if self._is_settled.is_set():  # else another was faster, which is nothing to warn of
                     log.warning("lease_lost", extra={"run_id": self.run_id})
                 self._let_go(NotOurs(outcome))
 
@@ -689,18 +697,20 @@ class Driver:
             return
         if not self.rested.done():
             self.rested.set_result(run)
-        self._let_go(RunError(self.run_id, f"run {self.run_id!r} was let go"))
+        self._let_go()
 
-    def _let_go(self, problem: PerdureError) -> None:
-        """Forget the run: no more results, timers or slots."""
+    def _let_go(self, problem: PerdureError | None = None) -> None:
+        """Forget the run: no more results, timers or slots. `problem` is why, unless the run rests."""
         if self._is_gone:
             return
         self._is_gone = True
         self.is_orphaned = not isinstance(problem, NotOurs | RunNotReadable) and not self.rested.done()
-        for future in (self.claimed, self.rested):
-            if not future.done():
-                future.set_exception(problem)
-                future.exception()  # nobody has to ask
+        if not self._is_settled.is_set():
+            self._refusal = problem
+            self._is_settled.set()
+        if problem is not None and not self.rested.done():
+            self.rested.set_exception(problem)
+            self.rested.exception()  # nobody has to ask
         if self._over is not None and not self._over.done():
             self._over.set_result(None)
         self.launching.abandon()

@@ -321,7 +321,7 @@ class Engine(Keeping, Retention, Telling, Versions):
                 driver.use_blobs(blobs)
             try:
                 # Also of a driver that is there: what it holds counts, and may be acknowledged, once it is durable.
-                await asyncio.shield(driver.claimed)
+                await driver.until_claimed()
             except NotOurs as refusal:
                 if not isinstance(refusal.outcome, RunExists):
                     continue  # whether it was created shows when it is tried again
@@ -480,7 +480,7 @@ class Engine(Keeping, Retention, Telling, Versions):
             self._listening.give_more(driver)
         if probation is None:
             try:
-                await asyncio.shield(driver.claimed)
+                await driver.until_claimed()
             except NotOurs:
                 return None
         return driver

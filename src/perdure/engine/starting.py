@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
@@ -49,6 +50,24 @@ def run_settings(
     journal: e.Journal = "log",
 ) -> e.RunSettings:
     """Return the settings of a run: those that are given, else the workflow's own. Raises ValueError for a wrong one."""
+    if durability is None and on_failure is None and timeout is None and checkpoint_every is None:
+        return _preset_settings(preset, journal)
+    return _chosen_settings(preset, durability, on_failure, timeout, checkpoint_every, journal)
+
+
+@functools.lru_cache(maxsize=128)
+def _preset_settings(preset: WorkflowSettings, journal: e.Journal) -> e.RunSettings:
+    return _chosen_settings(preset, None, None, None, None, journal)
+
+
+def _chosen_settings(
+    preset: WorkflowSettings,
+    durability: e.Durability | None,
+    on_failure: e.OnFailure | None,
+    timeout: float | timedelta | None,
+    checkpoint_every: float | timedelta | None,
+    journal: e.Journal,
+) -> e.RunSettings:
     chosen = {
         "durability": durability or preset.durability,
         "on_failure": on_failure or preset.on_failure,

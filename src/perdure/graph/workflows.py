@@ -63,7 +63,7 @@ class Workflow(Generic[P, R_co]):
         self._traced: tuple[Graph, Mapping[str, NodeType[..., Any]]] | None = None
         functools.update_wrapper(cast("Any", self), fn, updated=())
 
-    @property
+    @functools.cached_property
     def input_types(self) -> Mapping[str, Any]:
         """The annotation of each input. One that is a stream takes a list, if its items are known from the start."""
         return {

@@ -72,19 +72,21 @@ class Projection:
         """Add the next event of the log and return its number. An illegal one changes nothing and raises."""
         if isinstance(event, e.NodeEvent):
             self.apply_to_node(event, at=at)
-        elif isinstance(event, e.BranchCreated):
-            self._created = (event, Seq(self.run.last_seq + 1), at)
-            self.run = evolve_run(self.run, event, seq=Seq(self.run.last_seq + 1), at=at)
-            self.last_branch = max(self.last_branch, event.branch_id)
-        elif isinstance(event, e.BranchActivated):
-            self._go_on_on_branch(event, at)
-        elif isinstance(event, e.SignalReceived):
-            seq = Seq(self.run.last_seq + 1)
-            self.waits.received(event, seq=seq, at=at)
-            self.run = evolve_run(self.run, event, seq=seq, at=at)
         else:
-            self.run = evolve_run(self.run, event, seq=Seq(self.run.last_seq + 1), at=at)
+            self.apply_to_run(event, at=at)
         return self.run.last_seq
+
+    def apply_to_run(self, event: e.Event, *, at: int) -> None:
+        """As `apply`, for what happens to the run itself."""
+        seq = Seq(self.run.last_seq + 1)
+        if type(event) is e.BranchActivated:
+            self._go_on_on_branch(event)
+        elif type(event) is e.BranchCreated:
+            self._created = (event, seq, at)
+            self.last_branch = max(self.last_branch, event.branch_id)
+        elif type(event) is e.SignalReceived:
+            self.waits.received(event, seq=seq, at=at)
+        self.run = evolve_run(self.run, event, seq=seq, at=at)
 
     def apply_to_node(self, event: e.NodeEvent, *, at: int) -> tuple[NodeStatus, NodeStatus]:
         """As `apply`, for what happens to a node; return its status before and after."""
@@ -111,11 +113,10 @@ class Projection:
         else:
             self.waits.settled(event, seq=seq, at=at)
 
-    def _go_on_on_branch(self, activated: e.BranchActivated, at: int) -> None:
+    def _go_on_on_branch(self, activated: e.BranchActivated) -> None:
         if self._created is not None and self._created[0].branch_id == activated.branch_id:
             self._branch(*self._created)
             self._created = None
-        self.run = evolve_run(self.run, activated, seq=Seq(self.run.last_seq + 1), at=at)
 
     def _branch(self, event: e.BranchCreated, seq: Seq, at: int) -> None:
         if event.restored:

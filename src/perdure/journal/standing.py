@@ -123,7 +123,7 @@ class Standing:
                 if self._delayed:
                     self._delayed.pop(event.node_id, None)
         else:
-            self.projection.apply(event, at=at)
+            self.projection.apply_to_run(event, at=at)
             self._has_branched = self._has_branched or type(event) is e.BranchCreated
         self._decided.append((event, at))
 
