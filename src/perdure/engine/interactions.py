@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import uuid
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
@@ -88,15 +89,21 @@ def checked_answer(wait: WaitState, value: Any) -> tuple[Any, list[str]]:
 
 def schema_problems(plain: Any, schema: dict[str, Any]) -> list[str]:
     """Return why a value in its JSON form does not fit a schema; nothing if it fits."""
+    validator = _validator(msgspec.json.encode(schema))
+    found: list[Any] = sorted(validator.iter_errors(plain), key=lambda error: error.json_path)
+    return [f"{error.message}" if error.json_path == "$" else f"{error.json_path}: {error.message}" for error in found]
+
+
+@functools.lru_cache(maxsize=128)
+def _validator(schema: bytes) -> Any:
+    """Return what knows what fits a schema. To make it takes longer than to use it, and thousands may answer one question."""
     # Takes a while to load, and only who answers needs it.
     from jsonschema import Draft202012Validator, FormatChecker
 
     formats = FormatChecker(formats=())
     for name, kind in _FORMATS.items():
         formats.checks(name, raises=msgspec.ValidationError)(_reader(kind))
-    validator: Any = Draft202012Validator(schema, format_checker=formats)
-    found: list[Any] = sorted(validator.iter_errors(plain), key=lambda error: error.json_path)
-    return [f"{error.message}" if error.json_path == "$" else f"{error.json_path}: {error.message}" for error in found]
+    return Draft202012Validator(msgspec.json.decode(schema), format_checker=formats)
 
 
 def _reader(kind: Any) -> Callable[[object], bool]:
