@@ -36,6 +36,7 @@ from perdure.store.sqlite.connection import (
     translated,
 )
 from perdure.store.sqlite.frozen import FrozenFile
+from perdure.store.sqlite.room import make_room
 
 T = TypeVar("T")
 Binding = tuple[Any, ...]
@@ -314,6 +315,15 @@ class SqliteFile:
         """Use the connection that writes for one thing at a time."""
         return await self._shielded(self._alone(work))
 
+    def make_room(self) -> None:
+        """Have the log lengthened for the commits that are to come, unless somebody else writes, who has done so."""
+        if not self.is_inline:
+            self._begin(self._make_room())
+
+    async def _make_room(self) -> None:
+        with suppress(StoreError):
+            await self._alone(lambda: self.impatiently(lambda: make_room(self.writer, self.path)))
+
     async def aside(self, work: Callable[[], T]) -> T:
         """Do what has a connection of its own beside all else."""
         self.require_open()
@@ -378,11 +388,14 @@ class SqliteFile:
 
     async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
         """Do what has the connections to itself: once begun it is finished, whoever leaves, before they are used again."""
+        return await asyncio.shield(self._begin(work))
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
         # A group would have to be left together with the caller; this one outlives a caller that leaves.
         writing = asyncio.ensure_future(work)  # noqa: TID251
         self._writing.add(writing)
         writing.add_done_callback(self._writing.discard)
-        return await asyncio.shield(writing)
+        return writing
 
     async def _alone(self, work: Callable[[], T]) -> T:
         async with self._lock:

@@ -1,0 +1,116 @@
+"""The log of a SQLite file is as long as it gets before commits need it, and is none the worse for that."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import apsw
+import pytest
+
+from perdure.store.sqlite.connection import WAL_AUTOCHECKPOINT_PAGES, log_of
+from perdure.store.sqlite.store import SqliteStore, open_sqlite
+from perdure.store.transitions import Committed
+from tests.store.builders import engine_row, save_workflow, started
+
+WHOLE = 32 + WAL_AUTOCHECKPOINT_PAGES * (24 + 4096)
+
+
+@pytest.fixture
+async def store(sqlite_url: str) -> AsyncIterator[SqliteStore]:
+    store = await open_sqlite(sqlite_url)
+    await save_workflow(store)
+    yield store
+    await store.close()
+
+
+def log_bytes(store: SqliteStore) -> int:
+    return log_of(store.path).stat().st_size
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy a file in another process: this one would lose its locks by closing it."""
+    subprocess.run(["cp", source, target], check=True)
+
+
+async def register(store: SqliteStore) -> None:
+    await store.register_engine(engine_row(), ttl_seconds=60)
+    await save_workflow(store, "another")  # after whatever was begun before
+
+
+async def test_the_log_has_its_length_before_anything_is_committed(store: SqliteStore) -> None:
+    assert log_bytes(store) < WHOLE
+
+    await register(store)
+    assert log_bytes(store) == WHOLE
+    draft = started()
+    for step in range(20):
+        assert await store.commit([draft.transition()]) == [Committed()]
+        draft.next_node(step)
+
+    assert log_bytes(store) == WHOLE
+
+
+async def test_what_a_killed_process_leaves_is_read_up_to_its_end(store: SqliteStore, tmp_path: Path) -> None:
+    await register(store)
+    transition = started().transition()
+    assert await store.commit([transition]) == [Committed()]
+
+    left = tmp_path / "left.db"
+    copy(store.path, left)
+    copy(log_of(store.path), log_of(left))
+
+    found = await open_sqlite(f"sqlite:///{left}")
+    assert (await found.load_run(transition.run_id)) is not None
+    assert apsw.Connection(str(left)).execute("PRAGMA integrity_check").get == "ok"
+    await found.close()
+
+
+def test_a_log_of_nothing_but_room_is_an_empty_one(tmp_path: Path) -> None:
+    path = tmp_path / "empty.db"
+    connection = apsw.Connection(str(path))
+    assert connection.execute("PRAGMA journal_mode = WAL").get == "wal"
+    connection.execute("CREATE TABLE t (x); INSERT INTO t VALUES (1)")
+    connection.close()
+    log_of(path).write_bytes(bytes(WHOLE))
+
+    again = apsw.Connection(str(path))
+
+    assert again.execute("SELECT x FROM t").get == 1
+    again.execute("INSERT INTO t VALUES (2)")
+    assert again.execute("SELECT count(*) FROM t").get == 2
+    again.close()
+
+
+async def test_whoever_writes_meanwhile_is_not_waited_for(store: SqliteStore) -> None:
+    other = apsw.Connection(str(store.path))
+    await store.register_engine(engine_row(), ttl_seconds=60)
+    other.execute("BEGIN IMMEDIATE")  # before the loop has come to what was begun
+
+    async with asyncio.timeout(2):
+        assert await store.load_version("letters", 1) is not None
+    other.execute("ROLLBACK")
+    other.close()
+
+    await save_workflow(store, "another")
+    assert log_bytes(store) < WHOLE
+
+
+@pytest.mark.parametrize("trouble", ["little is left", "the disk refuses"])
+async def test_commits_go_on_without_room(store: SqliteStore, monkeypatch: pytest.MonkeyPatch, trouble: str) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    if trouble == "little is left":
+        monkeypatch.setattr("perdure.store.sqlite.room.SHARE_OF_DISK", 1e-12)
+    else:
+        monkeypatch.setattr("os.pwrite", refuse)
+
+    await register(store)
+
+    assert log_bytes(store) < WHOLE
+    assert await store.commit([started().transition()]) == [Committed()]
