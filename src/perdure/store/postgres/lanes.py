@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -20,12 +21,19 @@ LONGEST_PAUSE_SECONDS = 0.5
 
 
 class Lane:
-    """A few connections that are opened when needed and used by one call at a time."""
+    """A few connections that are opened when needed, one after the other, and used by one call at a time.
+
+    Who comes while one is being opened takes that, or whichever is free first: a call takes less time than opening a connection
+    for it does, so that few calls at once need few connections.
+    """
 
     def __init__(self, connect: Callable[[], Awaitable[Session]], *, size: int, where: str) -> None:
         self._connect = connect
         self._turns = asyncio.Semaphore(size)
         self._idle: list[Session] = []
+        self._is_opening = False
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        """Those who wait until there may be a connection for them, or until they may open one."""
         self._where = where
         self._is_closed = False
 
@@ -47,6 +55,7 @@ class Lane:
         self._turns.release()
         if is_sound and session.is_idle and not self._is_closed:
             self._idle.append(session)
+            self._wake_one()
         else:
             session.discard()
 
@@ -62,14 +71,43 @@ class Lane:
                 self._idle.pop().discard()
 
     async def _take(self) -> Session:
-        if self._is_closed:
-            raise StoreUnavailable(f"The store {self._where} is closed.")
-        while self._idle:
-            session = self._idle.pop()
-            if session.is_idle:
-                return session
-            session.discard()
-        return await self._connect()
+        while True:
+            if self._is_closed:
+                raise StoreUnavailable(f"The store {self._where} is closed.")
+            while self._idle:
+                session = self._idle.pop()
+                if session.is_idle:
+                    return session
+                session.discard()
+            if not self._is_opening:
+                return await self._open()
+            await self._woken()
+
+    async def _open(self) -> Session:
+        self._is_opening = True
+        try:
+            return await self._connect()
+        finally:
+            self._is_opening = False
+            while self._waiting:
+                self._wake_one()  # the first of those who still have no connection opens the next
+
+    async def _woken(self) -> None:
+        waiting = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiting)
+        try:
+            await waiting
+        except asyncio.CancelledError:
+            if waiting.done() and not waiting.cancelled():
+                self._wake_one()  # somebody else has use for what it was woken for
+            raise
+
+    def _wake_one(self) -> None:
+        while self._waiting:
+            waiting = self._waiting.popleft()
+            if not waiting.done():
+                waiting.set_result(None)
+                return
 
 
 class _Loan:

@@ -1,0 +1,134 @@
+"""Connections of a lane: opened one after the other, and no more of them than are needed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from perdure.errors import StoreUnavailable
+from perdure.store.postgres.lanes import Lane
+from perdure.store.postgres.session import Session
+
+
+class Connection:
+    """Stands for a connection; `Lane` asks nothing else of one."""
+
+    is_idle = True
+
+    def discard(self) -> None:
+        self.is_idle = False
+
+    async def close(self) -> None:
+        self.is_idle = False
+
+
+class Server:
+    """Lets connections be opened when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[asyncio.Future[Connection]] = []
+
+    async def connect(self) -> Session:
+        opening: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
+        self.asked.append(opening)
+        return cast("Session", await opening)
+
+
+async def quiet() -> None:
+    """Let everything happen that can."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+@pytest.fixture
+def lane(server: Server) -> Lane:
+    return Lane(server.connect, size=4, where="here")
+
+
+def connection() -> Any:
+    return Connection()
+
+
+async def test_who_comes_while_one_is_opened_takes_whichever_is_free_first(lane: Lane, server: Server) -> None:
+    async with asyncio.TaskGroup() as group:
+        first = group.create_task(lane.take())
+        await quiet()
+        server.asked[0].set_result(only := connection())
+        session = await first
+        second, third = group.create_task(lane.take()), group.create_task(lane.take())
+        await quiet()
+        assert len(server.asked) == 2  # the second opens one; the third waits
+
+        lane.give_back(session, is_sound=True)
+
+        assert await third is only
+        server.asked[1].set_result(other := connection())
+        assert await second is other
+        await quiet()
+    assert len(server.asked) == 2
+
+
+async def test_all_who_have_none_get_one_though_nobody_gives_any_back(lane: Lane, server: Server) -> None:
+    async with asyncio.TaskGroup() as group:
+        takers = [group.create_task(lane.take()) for _ in range(4)]
+        for number in range(4):
+            await quiet()
+            assert len(server.asked) == number + 1
+            server.asked[number].set_result(connection())
+
+    assert len({id(taker.result()) for taker in takers}) == 4
+
+
+async def test_one_that_cannot_be_opened_leaves_the_next_to_try(lane: Lane, server: Server) -> None:
+    async with asyncio.TaskGroup() as group:
+
+        async def refused() -> None:
+            with pytest.raises(OSError, match="refused"):
+                await lane.take()
+
+        group.create_task(refused())
+        second = group.create_task(lane.take())
+        await quiet()
+        server.asked[0].set_exception(OSError("refused"))
+        await quiet()
+        server.asked[1].set_result(connection())
+
+        assert (await second).is_idle
+
+
+async def test_who_leaves_when_woken_leaves_the_connection_to_others(lane: Lane, server: Server) -> None:
+    async with asyncio.TaskGroup() as group:
+        first = group.create_task(lane.take())
+        await quiet()
+        server.asked[0].set_result(only := connection())
+        session = await first
+        opening, leaving, staying = [group.create_task(lane.take()) for _ in range(3)]
+        await quiet()
+
+        lane.give_back(session, is_sound=True)
+        leaving.cancel()
+
+        assert await staying is only
+        opening.cancel()
+
+
+async def test_who_waits_for_a_lane_that_is_closed_hears_of_it(lane: Lane, server: Server) -> None:
+    async with asyncio.TaskGroup() as group:
+        opening = group.create_task(lane.take())
+
+        async def too_late() -> None:
+            with pytest.raises(StoreUnavailable, match="closed"):
+                await lane.take()
+
+        group.create_task(too_late())
+        await quiet()
+        await lane.close()
+        server.asked[0].set_result(connection())
+        await opening
