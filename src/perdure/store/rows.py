@@ -5,7 +5,7 @@ The columns are listed once, in the order in which `queries.sql` of each store n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -347,6 +347,15 @@ def version_of(row: Row) -> WorkflowVersion:
         graph=row[3].encode(),
         source=_texts.decode(row[4]),
         created_at=row[5],
+    )
+
+
+def saved_version(
+    workflow: str, version: int, graph_hash: str, graph: bytes, source: Mapping[str, str], at: int
+) -> WorkflowVersion:
+    """Return what was just saved under this number, without reading it again."""
+    return WorkflowVersion(
+        workflow=workflow, version=version, graph_hash=graph_hash, graph=graph, source=dict(source), created_at=at
     )
 
 

@@ -22,7 +22,14 @@ from perdure.clock import Clock
 from perdure.errors import PerdureError
 from perdure.ids import RunId
 from perdure.store.audits import is_last_written
-from perdure.store.postgres.documents import audited_values, group_values, is_step, step_items_values, step_values
+from perdure.store.postgres.documents import (
+    WRITING_NOTHING,
+    audited_values,
+    group_values,
+    is_step,
+    step_items_values,
+    step_values,
+)
 from perdure.store.postgres.failures import Trouble, problem_of, translate, trouble_of
 from perdure.store.postgres.lanes import Caller, Lane
 from perdure.store.postgres.session import Session
@@ -53,11 +60,10 @@ class _LockedOut(Exception):
 
 
 async def ready_to_write(session: Session) -> None:
-    """Have what every commit needs prepared, so that the first one does not wait for it."""
-    for name in ("step_run", "step_items", "commit_group"):
-        await session.prepare(name)
-    # Preparing begins a transaction that only the next statement ends, and its view of the database would grow old.
-    await session.script("SELECT 1")
+    """Have plans made for what every commit needs, by writing nothing, so that the first ones do not wait for them."""
+    if session.keeps_statements:
+        for name, values in WRITING_NOTHING.items():
+            await session.write(name, *values)
 
 
 class GroupWriter:

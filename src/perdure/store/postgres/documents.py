@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -15,6 +15,13 @@ Rows = list[tuple[Any, ...]]
 
 _encoder = msgspec.json.Encoder()
 _NO_ROWS = "[]"
+_NO_STEP = ("", "", 0, 0, 0, _NO_ROWS, _NO_ROWS)
+WRITING_NOTHING: Mapping[str, tuple[Any, ...]] = {
+    "step_run": _NO_STEP,
+    "step_items": (*_NO_STEP, _NO_ROWS),
+    "commit_group": ("", *(_NO_ROWS,) * 14),
+}
+"""What the statements of commits are given to write nothing: no run is in the project without a name."""
 
 
 def is_step(transition: Transition) -> bool:

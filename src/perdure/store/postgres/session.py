@@ -43,6 +43,11 @@ class Session:
         return not self._raw.is_closed() and not self._raw.is_in_transaction()
 
     @property
+    def keeps_statements(self) -> bool:
+        """Whether what was made ready once is there the next time: there is no pooler between."""
+        return not self._pooled
+
+    @property
     def server_pid(self) -> int:
         return int(self._raw.get_server_pid())
 
@@ -57,7 +62,7 @@ class Session:
         if not self._pooled:
             # The driver's own cache of statements costs more than it saves where there are so few of them.
             if (statement := self._statements.get(name)) is None:
-                statement = await self.prepare(name)
+                statement = await self._prepare(name)
             found = await statement.fetch(*values, timeout=CALL_SECONDS)
         elif self._raw.is_in_transaction():
             found = await self._raw.fetch(self._sql[name], *values, timeout=CALL_SECONDS)
@@ -66,10 +71,7 @@ class Session:
                 found = await self._raw.fetch(self._sql[name], *values, timeout=CALL_SECONDS)
         return found
 
-    async def prepare(self, name: str) -> Any:
-        """Have the server parse a statement before it is needed, unless there is a pooler between."""
-        if self._pooled:
-            return None
+    async def _prepare(self, name: str) -> Any:
         statement = self._statements[name] = await self._raw.prepare(self._sql[name], timeout=CALL_SECONDS)
         return statement
 
@@ -126,7 +128,8 @@ async def open_session(address: Address, sql: Mapping[str, str], *, commits: boo
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
             lock_timeout = COMMIT_LOCK_TIMEOUT if commits else LOCK_TIMEOUT
-            await session.rows("set_session", lock_timeout)
+            # A plan takes longer to make than most commits, and none of those depends on what is written.
+            await session.rows("set_session", lock_timeout, "force_generic_plan" if commits else "auto")
             held = await session.rows("check_session", lock_timeout)
     except BaseException:
         session.discard()

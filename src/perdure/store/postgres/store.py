@@ -158,15 +158,17 @@ class PostgresStore(Lookups):
     ) -> WorkflowVersion:
         key = (self._project, workflow, graph_hash)
 
-        async def save(session: Session) -> Rows:
+        async def save(session: Session) -> WorkflowVersion:
             if found := await session.rows("version_by_hash", *key):
-                return found
+                return rows.version_of(found[0])
             async with session.transaction():
                 await session.rows("lock_workflow", self._project, workflow)
-                await session.rows("insert_version", *key, graph.decode(), rows.to_json(dict(source)), at)
-            return await session.rows("version_by_hash", *key)
+                numbers = await session.rows("insert_version", *key, graph.decode(), rows.to_json(dict(source)), at)
+            if not numbers:
+                return rows.version_of((await session.rows("version_by_hash", *key))[0])
+            return rows.saved_version(workflow, numbers[0][0], graph_hash, graph, source, at)
 
-        return rows.version_of((await self._caller.call(self._readers, save))[0])
+        return await self._caller.call(self._readers, save)
 
     async def delete_version(self, workflow: str, version: int) -> Kept | None:
         key, tries = (self._project, workflow, version), 0

@@ -150,7 +150,8 @@ SELECT workflow, version, graph_hash, graph, source, created_at
 -- name: insert_version
 -- The next number of the name.
 INSERT INTO workflow_versions (project_id, workflow, version, graph_hash, graph, source, created_at)
-SELECT ?1, ?2, coalesce(max(version), 0) + 1, ?3, ?4, ?5, ?6 FROM workflow_versions WHERE project_id = ?1 AND workflow = ?2;
+SELECT ?1, ?2, coalesce(max(version), 0) + 1, ?3, ?4, ?5, ?6 FROM workflow_versions WHERE project_id = ?1 AND workflow = ?2
+RETURNING version;
 
 -- name: load_version
 -- The graph a run was started with.

@@ -110,8 +110,9 @@ class SqliteStore(Lookups):
             key = (self._project, workflow, graph_hash)
             if found := self._file.execute("version_by_hash", key):
                 return rows.version_of(found[0])
-            self._file.execute("insert_version", (*key, graph.decode(), rows.to_json(dict(source)), at))
-            return rows.version_of(self._file.execute("version_by_hash", key)[0])
+            values = (*key, graph.decode(), rows.to_json(dict(source)), at)
+            ((number,),) = self._file.execute("insert_version", values)
+            return rows.saved_version(workflow, number, graph_hash, graph, source, at)
 
         return await self._file.transact(save)
 
