@@ -47,6 +47,8 @@ log = logging.getLogger("perdure.driver")
 PORTION_NODES = 250
 """Where thousands of nodes become ready at once, the first of them start while the others are still being committed, and no
 other run waits for all of them."""
+FIRST_PORTION_NODES = 60
+"""Fewer while nothing runs: there is nothing to do until these are committed."""
 
 
 LOOK_AGAIN_SECONDS = 0.05
@@ -239,13 +241,12 @@ class Driver:
 
     def _decide(self) -> None:
         """Decide what follows, and start what can start. If that is a lot, the rest follows when this is on its way."""
-        is_enough = self.decider.decided > PORTION_NODES
-        self.decider.proceed(at=self.machinery.clock.now_micros(), most=0 if is_enough else PORTION_NODES)
+        most = PORTION_NODES if len(self._bodies) else FIRST_PORTION_NODES
+        is_enough = self.decider.decided > most
+        self.decider.proceed(at=self.machinery.clock.now_micros(), most=0 if is_enough else most)
         self.launching.begin_ready()
-        while (
-            self.decider.has_more and self.decider.decided <= PORTION_NODES
-        ):  # what has started opens streams for others
-            self.decider.proceed(at=self.machinery.clock.now_micros(), most=PORTION_NODES)
+        while self.decider.has_more and self.decider.decided <= most:  # what has started opens streams for others
+            self.decider.proceed(at=self.machinery.clock.now_micros(), most=most)
             self.launching.begin_ready()
         if self.launching.take_settled():
             self.decider.conclude(at=self.machinery.clock.now_micros())
