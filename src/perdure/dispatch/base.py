@@ -133,7 +133,7 @@ class Feed(Protocol):
         ...
 
 
-class AttemptInfo(msgspec.Struct, frozen=True, kw_only=True):
+class AttemptInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Which attempt this is: plain data, the same in every process."""
 
     run_id: str

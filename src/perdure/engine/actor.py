@@ -155,7 +155,7 @@ class Actor(Serving):
         if self._plan.flow is not None:
             return await self._attempt_with_streams(task, self._plan.flow)
         result = await self._execute(task)
-        return await self._concluded(result)
+        return self._concluded_at_once(result) or await self._concluded(result)
 
     async def _execute(self, task: Task) -> Any:
         try:
@@ -169,6 +169,13 @@ class Actor(Serving):
         if self.task is not None and self.task.cancelling():
             await self._take_back_cancellations(self.task)
         return result
+
+    def _concluded_at_once(self, result: Any) -> tuple[dict[str, Encoded], tuple[BlobUse, ...]] | None:
+        """Return what comes of a result if there is nothing to wait for, which is how most of them are."""
+        if isinstance(result, Concluded) or not is_light_result(result):
+            return None
+        concluded = self._conclude(result)
+        return None if concluded.blobs else (concluded.outputs, ())
 
     async def _concluded(self, result: Any) -> tuple[dict[str, Encoded], tuple[BlobUse, ...]]:
         if isinstance(result, Concluded):

@@ -61,6 +61,18 @@ class Prepared:
         self.missing = missing
 
 
+class _Outline(msgspec.Struct, frozen=True):
+    """A graph that is ready to run as a version of which the number is not known yet."""
+
+    graph: Graph
+    plan: Plan
+    types: Mapping[str, NodeType[..., Any]]
+    missing: Missing
+
+    def of(self, version: WorkflowVersion) -> Prepared:
+        return Prepared(version, self.graph, self.plan, self.types, self.missing)
+
+
 class Catalogue:
     """Finds node types and workflows, and prepares versions. Without explicit workflows it knows everything declared in the
     process; with them, also those of which they start runs."""
@@ -128,8 +140,11 @@ class Catalogue:
             if (started := self.workflow(name)) is not None:
                 _ = started.graph  # what is wrong with it is told before anything is started
         source = self._places(types, graph) if isinstance(workflow, Graph) else _where([workflow.source])
-        version = await self._store.save_version(graph.name, content_hash(graph), graph_to_json(graph), source, at=at)
-        prepared = self._prepare(version, graph, types)
+        version, outline = await asyncio.gather(
+            self._store.save_version(graph.name, content_hash(graph), graph_to_json(graph), source, at=at),
+            self._outlined_meanwhile(graph, types),
+        )
+        prepared = outline.of(version)
         prepared.source = source
         self._keep(prepared)
         self._saved[id(graph)] = prepared
@@ -194,7 +209,14 @@ class Catalogue:
             raise JournalDamaged(run_id, f"version {version} of workflow {workflow!r} is not in the store")
         return saved, graph_from_json(saved.graph)
 
+    async def _outlined_meanwhile(self, graph: Graph, types: Mapping[str, NodeType[..., Any]]) -> _Outline:
+        await asyncio.sleep(0)  # what is done at the same time is on its way
+        return self._outline(graph, types)
+
     def _prepare(self, version: WorkflowVersion, graph: Graph, types: Mapping[str, NodeType[..., Any]]) -> Prepared:
+        return self._outline(graph, types).of(version)
+
+    def _outline(self, graph: Graph, types: Mapping[str, NodeType[..., Any]]) -> _Outline:
         used = dict.fromkeys(node.type for node in graph.nodes)
         needed = {name: types[name] for name in used if name in types}
         for node_type in needed.values():
@@ -203,7 +225,7 @@ class Catalogue:
             types=tuple(sorted(used.keys() - needed.keys())),
             workflows=tuple(name for name in started_by(graph) if self.workflow(name) is None),
         )
-        return Prepared(version, graph, compile_plan(graph, needed), needed, missing)
+        return _Outline(graph, compile_plan(graph, needed), needed, missing)
 
     def _places(self, types: Mapping[str, NodeType[..., Any]], graph: Graph) -> dict[str, str]:
         """Return where the code of a graph was declared that was not itself declared anywhere."""

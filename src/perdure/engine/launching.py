@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from perdure.dispatch.base import SlotKind
@@ -149,7 +150,7 @@ class Launching:
             self._bodies.launch(actor)
         else:
             self._bodies.expect(actor)
-            self._pending.acts.append(lambda: self._bodies.launch(actor))
+            self._pending.acts.append(partial(self._bodies.launch, actor))
 
     def _may_run_early(self, node_id: NodeId) -> bool:
         if not self._tenure.is_certain:

@@ -20,7 +20,7 @@ from perdure.graph.plan import NodePlan, Plan
 from perdure.ids import NodeId
 
 
-class NodeProgram(msgspec.Struct, frozen=True):
+class NodeProgram(msgspec.Struct, frozen=True, gc=False):
     """How attempts at one node are made."""
 
     plan: NodePlan
@@ -41,6 +41,8 @@ class Program:
         self.plan = plan
         self.types = types
         self._nodes: dict[NodeId, NodeProgram] = {}
+        self._likes: dict[str, NodeProgram] = {}
+        """By type: the first of those nodes that have nothing to do with streams. All others are like it."""
 
     def node(self, node_id: NodeId) -> NodeProgram:
         """Return how attempts at a node are made. Its type has to be here."""
@@ -50,6 +52,15 @@ class Program:
         return known
 
     def _node(self, plan: NodePlan) -> NodeProgram:
+        if plan.flow is not None:
+            return self._worked_out(plan)
+        like = self._likes.get(plan.node.type)
+        if like is None:
+            like = self._likes[plan.node.type] = self._worked_out(plan)
+            return like
+        return NodeProgram(plan, like.node_type, like.kind, like.actor, like.is_fed)
+
+    def _worked_out(self, plan: NodePlan) -> NodeProgram:
         node_type = self.types[plan.node.type]
         return NodeProgram(
             plan=plan,
