@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
@@ -40,6 +41,20 @@ def check_every_file(store: BlobStore) -> int:
     return len(files)
 
 
+Putting = Callable[[BlobStore], Awaitable[None]]
+
+
+async def put_named(store: BlobStore) -> None:
+    await store.put(DIGEST, CONTENT)
+
+
+async def put_unnamed(store: BlobStore) -> None:
+    """Put the content by somebody who does not know its digest."""
+    assert await asyncio.to_thread(store.put_unnamed_sync, CONTENT) == DIGEST
+
+
+both_ways = pytest.mark.parametrize("put", [put_named, put_unnamed])
+
 # What every place promises
 
 
@@ -57,11 +72,29 @@ async def test_a_thread_can_put_and_get_without_a_loop(blobs: BlobStore):
     assert await asyncio.to_thread(blobs.get_sync, DIGEST, len(CONTENT)) == CONTENT
 
 
-async def test_putting_twice_is_putting_once(blobs: BlobStore):
+@both_ways
+async def test_putting_twice_is_putting_once(blobs: BlobStore, put: Putting):
     await blobs.put(DIGEST, CONTENT)
-    await blobs.put(DIGEST, CONTENT)
+    await put(blobs)
 
     assert [(blob.digest, blob.size) async for blob in blobs.list()] == [(DIGEST, len(CONTENT))]
+
+
+async def test_content_gets_its_name_while_it_is_put(blobs: BlobStore):
+    for content in (b"", CONTENT, os.urandom(3_000_000)):
+        digest = await asyncio.to_thread(blobs.put_unnamed_sync, content)
+
+        assert digest == digest_of(content)
+        assert await blobs.get(digest, len(content)) == content
+
+
+async def test_a_body_that_ends_late_can_put_what_it_gives(tmp_path: Path):
+    store = open_blobs((tmp_path / "blobs").as_uri())
+    await store.close()
+
+    await put_unnamed(store)
+
+    assert store.get_sync(DIGEST, len(CONTENT)) == CONTENT
 
 
 async def test_what_is_not_there_is_missing(blobs: BlobStore):
@@ -140,6 +173,7 @@ async def test_closing_ends_the_threads(tmp_path: Path):
     for url in ((tmp_path / "blobs").as_uri(), "memory:///"):
         store = open_blobs(url)
         await store.put(DIGEST, CONTENT)
+        store.put_unnamed_sync(CONTENT)
         await store.close()
     await asyncio.get_running_loop().shutdown_default_executor()
 
@@ -158,7 +192,10 @@ def test_only_the_owner_can_read_the_folder(folder: FolderBlobs):
     assert kept == {Path(): 0o700, Path("tmp"): 0o700, **leaves, Path(DIGEST[:2], DIGEST): 0o600}
 
 
-async def test_everything_is_synced_before_put_returns(folder: FolderBlobs, monkeypatch: pytest.MonkeyPatch):
+@both_ways
+async def test_everything_is_synced_before_put_returns(
+    folder: FolderBlobs, monkeypatch: pytest.MonkeyPatch, put: Putting
+):
     steps: list[str] = []
     sync, rename = os.fsync, os.rename
 
@@ -173,14 +210,15 @@ async def test_everything_is_synced_before_put_returns(folder: FolderBlobs, monk
     monkeypatch.setattr(os, "fsync", watched_sync)
     monkeypatch.setattr(os, "rename", watched_rename)
 
-    await folder.put(DIGEST, CONTENT)
+    await put(folder)
     first = steps.copy()
     steps.clear()
-    await folder.put(DIGEST, CONTENT)
+    await put(folder)
 
     # The folder itself and those in it come first, each durable in the one above.
     assert first == ["sync folder", "sync folder", "sync folder", "sync file", "rename", "sync folder"]
     assert steps == ["sync folder"]
+    assert leftovers_in(folder) == []
 
 
 async def test_altered_content_is_damage(folder: FolderBlobs):
@@ -321,11 +359,12 @@ def test_a_kill_while_a_blob_is_written_leaves_no_wrong_file_under_a_digest(fold
 
 
 @pytest.mark.slow
-def test_a_kill_before_any_step_of_putting_leaves_no_wrong_file_and_putting_again_helps(tmp_path: Path):
+@pytest.mark.parametrize("way", ["named", "unnamed"])
+def test_a_kill_before_any_step_of_putting_leaves_no_wrong_file_and_putting_again_helps(tmp_path: Path, way: str):
     survived: list[int] = []
     for step in range(1, 100):
         store = FolderBlobs(tmp_path / str(step))
-        status = start(DIE_BEFORE_STEP, store.place, str(step)).wait(timeout=60)
+        status = start(DIE_BEFORE_STEP, store.place, str(step), way).wait(timeout=60)
 
         check_every_file(store)
         store.put_sync(DIGEST, CONTENT)
@@ -364,8 +403,14 @@ def test_a_limit_on_file_sizes_is_like_a_full_disk(tmp_path: Path):
     [("ENOSPC", StoreFull), ("EDQUOT", StoreFull), ("EROFS", StoreReadOnly), ("EIO", StoreUnavailable)],
 )
 @pytest.mark.parametrize("operation", ["fsync", "rename", "mkdir"])
+@both_ways
 async def test_a_failing_disk_is_a_clear_error_and_putting_again_helps(
-    folder: FolderBlobs, monkeypatch: pytest.MonkeyPatch, operation: str, number: str, expected: type[StoreError]
+    folder: FolderBlobs,
+    monkeypatch: pytest.MonkeyPatch,
+    put: Putting,
+    operation: str,
+    number: str,
+    expected: type[StoreError],
 ):
     def fail(*_: object, **__: object) -> None:
         raise OSError(getattr(errno, number), "the disk says no")
@@ -376,11 +421,11 @@ async def test_a_failing_disk_is_a_clear_error_and_putting_again_helps(
     with monkeypatch.context() as patch:
         patch.setattr(os, operation, fail)
         with pytest.raises(expected, match="the disk says no"):
-            await folder.put(DIGEST, CONTENT)
+            await put(folder)
 
     assert leftovers_in(folder) == []
     assert not await folder.exists(DIGEST)
-    await folder.put(DIGEST, CONTENT)
+    await put(folder)
     assert await folder.get(DIGEST, len(CONTENT)) == CONTENT
 
 
@@ -495,7 +540,10 @@ blobs = FolderBlobs(sys.argv[1])
 for name in ("open", "close", "mkdir", "stat", "fsync", "rename", "unlink"):
     setattr(os, name, counted(getattr(os, name)))
 builtins.open = counted(builtins.open)  # between making the file and writing it
-blobs.put_sync(digest_of(content), content)
+if sys.argv[3] == "named":
+    blobs.put_sync(digest_of(content), content)
+else:
+    blobs.put_unnamed_sync(content)
 """
 
 FILL = """

@@ -451,18 +451,15 @@ class Actor(Serving):
 
     def _conclude(self, result: Any) -> Concluded:
         """Encode what the body returned, and note what decisions need to know of it. In any thread."""
-        return conclude(result, self.node_id, self._driver.decider.plan, self._driver.machinery.values)
+        return conclude(result, self.node_id, self._driver.decider.plan, self.values.packed)
 
     def _conclude_beside(self, result: Any) -> Concluded:
         """As `_conclude`, in a thread that can wait: it keeps the blobs, too. If they cannot be kept, others have patience."""
-        concluded = self._conclude(result)
-        if not concluded.blobs:
-            return concluded
         try:
-            self._driver.machinery.values.keep_at_once(concluded.blobs)
+            concluded = conclude(result, self.node_id, self._driver.decider.plan, self.values.packed_and_kept)
         except StoreError:
-            return concluded
-        return msgspec.structs.replace(concluded, are_kept=True)
+            return self._conclude(result)
+        return msgspec.structs.replace(concluded, are_kept=True) if concluded.blobs else concluded
 
     def _ended_late(self, error: Exception | None) -> None:
         """Note that a body has ended whose attempt is over, or about to be."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -25,7 +25,7 @@ from perdure.journal.events import Encoded
 from perdure.journal.truth import Look, by_handle, truths_of
 from perdure.journal.values import FALSE, TRUE, part_handle, part_of, parts_or_nulls
 from perdure.store.codecs import NewBlob
-from perdure.store.codecs.wire import whole_reference
+from perdure.store.codecs.wire import Packed, whole_reference
 from perdure.store.transitions import BlobUse
 
 
@@ -38,7 +38,13 @@ class Concluded(msgspec.Struct, frozen=True, gc=False):
     """Whether the blobs are durable already."""
 
 
-def conclude(result: Any, node_id: NodeId, plan: Plan, values: Values) -> Concluded:
+class Pack(Protocol):
+    """Encodes a value: `Values.packed`, or `Values.packed_and_kept`."""
+
+    def __call__(self, value: Any, *, where: str) -> Packed: ...
+
+
+def conclude(result: Any, node_id: NodeId, plan: Plan, pack: Pack) -> Concluded:
     """Encode what the node has given, and note what decisions need to know of it. In any thread.
 
     Raises ValueNotStorable, and TruthUnclear where a condition looks at what is neither true nor false.
@@ -51,14 +57,14 @@ def conclude(result: Any, node_id: NodeId, plan: Plan, values: Values) -> Conclu
     outputs: dict[str, Encoded] = {}
     blobs: tuple[NewBlob, ...] = ()
     for name, value in named.items():
-        packed = values.packed(value, where=f"node {node_id!r}, handle {name!r}")
+        packed = pack(value, where=f"node {node_id!r}, handle {name!r}")
         outputs[name] = msgspec.Raw(packed.raw)
         blobs += packed.blobs
     if picked := plan.nodes[node_id].picked:
         outputs |= _parts_of_large(outputs, blobs, [edge for edge in picked if not edge.collects_parts])
         lists = _parts_of_large(outputs, blobs, [edge for edge in picked if edge.collects_parts])
         for name, parts in lists.items():  # as many as a stream had items
-            packed = values.packed(parts, where=f"parts of what node {node_id!r} gave")
+            packed = pack(parts, where=f"parts of what node {node_id!r} gave")
             outputs[name] = msgspec.Raw(packed.raw)
             blobs += packed.blobs
     for name, truth in truths.items():
@@ -71,9 +77,9 @@ async def conclude_for(
 ) -> tuple[dict[str, Encoded], tuple[BlobUse, ...]]:
     """As `conclude`, without holding up the loop; the blobs are durable when this returns."""
     if is_light_result(result):
-        concluded = conclude(result, node_id, plan, values)
+        concluded = conclude(result, node_id, plan, values.packed)
     else:
-        beside = functools.partial(conclude, node_id=node_id, plan=plan, values=values)
+        beside = functools.partial(conclude, node_id=node_id, plan=plan, pack=values.packed)
         concluded = await values.beside(beside, result)
     return concluded.outputs, await values.keep(concluded.blobs)
 

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from perdure.engine.weight import is_light
+from perdure.ids import digest_of
 from perdure.journal.events import Encoded
 from perdure.store.blobs import BlobStore
 from perdure.store.codecs import BlobRef, Codecs, KeptBlob, NewBlob, content_refs
@@ -77,9 +78,27 @@ class Values:
 
         Raises ValueNotStorable.
         """
+        return self._packed(value, where, digest_of)
+
+    def packed_and_kept(self, value: Any, *, where: str) -> Packed:
+        """As `packed`, in a thread that can wait: its blobs are durable. What is kept is `used` when the loop hears of it.
+
+        Raises a StoreError if they cannot be kept.
+        """
+        kept: set[str] = set()
+
+        def keep(content: bytes) -> str:
+            kept.add(name := self.blobs.put_unnamed_sync(content))
+            return name
+
+        packed = self._packed(value, where, keep)
+        self.keep_at_once([blob for blob in packed.blobs if blob.digest not in kept])
+        return packed
+
+    def _packed(self, value: Any, where: str, name: Callable[[bytes], str]) -> Packed:
         if isinstance(value, msgspec.Raw):
             return self.codecs.repack(bytes(value), inline_max_bytes=self.inline_max_bytes)
-        return self.codecs.pack(value, where=where, inline_max_bytes=self.inline_max_bytes)
+        return self.codecs.pack(value, where=where, inline_max_bytes=self.inline_max_bytes, name=name)
 
     async def keep(self, blobs: Sequence[NewBlob]) -> tuple[BlobUse, ...]:
         """Make the blobs of packed values durable. Raises BlobMissing for an asset whose content is not there."""

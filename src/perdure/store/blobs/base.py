@@ -69,6 +69,10 @@ class BlobStore(ABC):
         _check_name(digest)
         self._put(digest, content)
 
+    def put_unnamed_sync(self, content: bytes) -> str:
+        """As `put_sync`, for content whose digest is not known yet: it is worked out meanwhile, and returned."""
+        return self._put_unnamed(content)
+
     async def get(self, digest: str, size: int) -> bytes:
         """Return the blob's content, checked. Raises BlobMissing or BlobDamaged."""
         return await self._in_thread(self.get_sync, digest, size)
@@ -242,6 +246,11 @@ class BlobStore(ABC):
 
     @abstractmethod
     def _put(self, digest: str, content: bytes) -> None: ...
+
+    def _put_unnamed(self, content: bytes) -> str:
+        digest = digest_of(content)
+        self._put(digest, content)
+        return digest
 
     @abstractmethod
     def _get(self, digest: str, size: int) -> bytes:

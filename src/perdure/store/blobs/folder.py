@@ -12,6 +12,7 @@ Everything below the folder itself is opened without following symbolic links, a
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import fcntl
 import os
@@ -20,6 +21,7 @@ import stat
 import sys
 import threading
 from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from io import FileIO
@@ -28,7 +30,7 @@ from typing import Final
 
 from perdure.clock import Clock, SystemClock
 from perdure.errors import BlobDamaged, BlobMissing, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
-from perdure.ids import is_digest, new_id
+from perdure.ids import digest_of, is_digest, new_id
 from perdure.store.blobs.base import BlobStore, StoredBlob, chunks_of
 from perdure.store.codecs.wire import BlobRef
 from perdure.store.files import NO_ROOM, NOT_ALLOWED
@@ -38,6 +40,9 @@ LEFTOVER_AGE: Final = timedelta(hours=24)
 LEAST_GRACE: Final = timedelta(hours=1)
 
 _MOST_CHECKED: Final = 1_000
+
+NAMING: Final = 2
+"""How many names are worked out at once, each while its content is written."""
 
 _TEMPORARY: Final = "tmp"
 _LEAVES: Final = tuple(f"{first:02x}" for first in range(256))
@@ -60,6 +65,11 @@ class FolderBlobs(BlobStore):
         self._is_prepared = False
         self._checked: dict[str, tuple[int, int]] = {}
         """By digest, the inode and time of change of files whose content was checked."""
+        self._naming = ThreadPoolExecutor(NAMING, thread_name_prefix="perdure-naming")
+
+    async def close(self) -> None:
+        await super().close()
+        await asyncio.to_thread(self._naming.shutdown)
 
     def remove_leftovers(self) -> int:
         """Remove temporary files and scratch folders that are a day old, and return how many there were."""
@@ -78,12 +88,36 @@ class FolderBlobs(BlobStore):
             self._prepare()
             with self._translated(digest), _opened(self._root) as root, _leaf(root, digest) as leaf:
                 if not _refreshed(leaf, digest, len(content)):
-                    with _entered(root, _TEMPORARY) as temporary:
-                        _write(temporary, leaf, digest, content)
+                    with _entered(root, _TEMPORARY) as temporary, _written(temporary, content) as written:
+                        written.become(digest, leaf)
                 # Also for a blob that was there: whoever has renamed it may not have come this far yet.
                 _sync(leaf)
         except FileNotFoundError as error:
             raise self._removed() from error
+
+    def _put_unnamed(self, content: bytes) -> str:
+        try:
+            self._prepare()
+            with self._translated(None), _opened(self._root) as root, _entered(root, _TEMPORARY) as temporary:
+                # Neither needs the interpreter, and one takes about as long as the other.
+                naming = self._name(content)
+                with _written(temporary, content) as written:
+                    digest = naming.result()
+                    with self._translated(digest), _leaf(root, digest) as leaf:
+                        if not _refreshed(leaf, digest, len(content)):
+                            written.become(digest, leaf)
+                        _sync(leaf)
+                    return digest
+        except FileNotFoundError as error:
+            raise self._removed() from error
+
+    def _name(self, content: bytes) -> Future[str]:
+        try:
+            return self._naming.submit(digest_of, content)
+        except RuntimeError:  # the place is closed, and a body has ended after that
+            named: Future[str] = Future()
+            named.set_result(digest_of(content))
+            return named
 
     def _get(self, digest: str, size: int) -> bytes:
         with self._reading(digest, size) as file:
@@ -308,20 +342,38 @@ def _refreshed(leaf: int, digest: str, size: int) -> bool:
     return True
 
 
-def _write(temporary: int, leaf: int, digest: str, content: bytes) -> None:
+class _Written:
+    """A file that is there under a temporary name."""
+
+    def __init__(self, folder: int, name: str, descriptor: int) -> None:
+        self._folder = folder
+        self._name = name
+        self._descriptor = descriptor
+        self.is_temporary = True
+
+    def become(self, digest: str, leaf: int) -> None:
+        """Make it durable, and then the blob that it is."""
+        _sync(self._descriptor)
+        _rename(self._name, self._folder, digest, leaf)
+        self.is_temporary = False
+
+
+@contextmanager
+def _written(temporary: int, content: bytes) -> Generator[_Written]:
+    """Write a file under a temporary name, which is removed unless it becomes a blob."""
     name = new_id()
     descriptor = os.open(name, _CREATE, 0o600, dir_fd=temporary)
+    written = _Written(temporary, name, descriptor)
     try:
         with open(descriptor, "wb", buffering=0) as file:
             remaining = memoryview(content)
             while remaining:
                 remaining = remaining[file.write(remaining) :]
-            _sync(descriptor)
-        _rename(name, temporary, digest, leaf)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(name, dir_fd=temporary)
-        raise
+            yield written
+    finally:
+        if written.is_temporary:
+            with suppress(OSError):
+                os.unlink(name, dir_fd=temporary)
 
 
 def _rename(source: str | Path, folder: int | None, digest: str, leaf: int) -> None:

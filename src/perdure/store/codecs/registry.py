@@ -109,11 +109,19 @@ class Codecs:
         """
         return self._decoded(raw, annotation, None, where)
 
-    def pack(self, value: Any, *, where: str, inline_max_bytes: int = INLINE_MAX_BYTES) -> Packed:
+    def pack(
+        self,
+        value: Any,
+        *,
+        where: str,
+        inline_max_bytes: int = INLINE_MAX_BYTES,
+        name: Callable[[bytes], str] = digest_of,
+    ) -> Packed:
         """Return the value as JSON of at most about `inline_max_bytes`, and the blobs that hold the rest.
 
         Large bytes and arrays inside the value become blobs of their own. If what remains is still too large, it
         becomes a blob too. The blobs, among which are those of assets, must be durable before the JSON is committed.
+        `name` gives what remains its digest; it may keep it meanwhile. What it raises is passed on.
         """
         if not 0 < inline_max_bytes <= INLINE_CAP_BYTES:
             raise ValueError(f"inline_max_bytes must be from 1 to {INLINE_CAP_BYTES:,}, and is {inline_max_bytes:,}.")
@@ -122,7 +130,7 @@ class Codecs:
         if not parts and not assets and len(raw) <= inline_max_bytes:
             return Packed(raw)
         blobs = (*parts.values(), *map(_kept, assets.values()))
-        return _within(raw, blobs, [blob.ref for blob in parts.values()], assets.values(), inline_max_bytes)
+        return _within(raw, blobs, [blob.ref for blob in parts.values()], assets.values(), inline_max_bytes, name)
 
     def repack(self, raw: bytes, *, inline_max_bytes: int = INLINE_MAX_BYTES) -> Packed:
         """Return a value that is encoded already as `pack` would, but for the parts: they stay where they are."""
@@ -313,8 +321,9 @@ def _within(
     contents: Iterable[BlobRef],
     assets: Iterable[BlobRef],
     inline_max_bytes: int,
+    name: Callable[[bytes], str] = digest_of,
 ) -> Packed:
     if len(raw) <= inline_max_bytes:
         return Packed(raw, blobs)
-    whole = NewBlob(digest_of(raw), raw)
+    whole = NewBlob(name(raw), raw)
     return Packed(encode_json(json_reference(whole.ref, contents, assets)), (*blobs, whole))
