@@ -343,17 +343,15 @@ def _refreshed(leaf: int, digest: str, size: int) -> bool:
 
 
 class _Written:
-    """A file that is there under a temporary name."""
+    """A file that is there, durably, under a temporary name."""
 
-    def __init__(self, folder: int, name: str, descriptor: int) -> None:
+    def __init__(self, folder: int, name: str) -> None:
         self._folder = folder
         self._name = name
-        self._descriptor = descriptor
         self.is_temporary = True
 
     def become(self, digest: str, leaf: int) -> None:
-        """Make it durable, and then the blob that it is."""
-        _sync(self._descriptor)
+        """Make it the blob that it is."""
         _rename(self._name, self._folder, digest, leaf)
         self.is_temporary = False
 
@@ -363,13 +361,14 @@ def _written(temporary: int, content: bytes) -> Generator[_Written]:
     """Write a file under a temporary name, which is removed unless it becomes a blob."""
     name = new_id()
     descriptor = os.open(name, _CREATE, 0o600, dir_fd=temporary)
-    written = _Written(temporary, name, descriptor)
+    written = _Written(temporary, name)
     try:
         with open(descriptor, "wb", buffering=0) as file:
             remaining = memoryview(content)
             while remaining:
                 remaining = remaining[file.write(remaining) :]
-            yield written
+            _sync(descriptor)
+        yield written
     finally:
         if written.is_temporary:
             with suppress(OSError):
