@@ -75,6 +75,17 @@ def undecided() -> None:
         leaf(first(preferred, start), number)
 
 
+@node
+async def total(xs: list[int]) -> int:
+    return sum(xs)
+
+
+@workflow
+def gathering() -> int:
+    start = one()
+    return total([leaf(start, number) for number in range(WIDTH)])
+
+
 async def begun() -> None:
     while not ran:
         await asyncio.sleep(0.001)
@@ -174,3 +185,33 @@ async def test_no_body_begins_once_the_run_is_being_cancelled(sqlite_url: str):
         assert (await events_of(engine, "r"))["NodeStarted"] > PORTION
     await inner.close()
     assert not ran
+
+
+class Counting(StoreProxy):
+    """A store that notes what each commit holds."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.commits: list[Counter[str]] = []
+
+    async def passing(self, name: str, call: Callable[[], Awaitable[Any]], *args: Any) -> Any:
+        if name == "commit":
+            self.commits += [Counter(type(entry.event).__name__ for entry in move.events) for move in args[0]]
+        return await call()
+
+
+async def test_what_waits_for_many_begins_with_the_record_of_their_end(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first portion is small because nothing runs; what has just ended is not counted against that."""
+    monkeypatch.setattr("perdure.engine.driver.PORTION_NODES", 10 * WIDTH)
+    monkeypatch.setattr("perdure.engine.driver.FIRST_PORTION_NODES", WIDTH // 2)
+    inner = await open_store(sqlite_url)
+    counting = Counting(inner)
+    async with Engine(counting.as_store) as engine:
+        assert await (await engine.start(gathering)).result() == WIDTH
+    await inner.close()
+
+    last = max(number for number, held in enumerate(counting.commits) if held["NodeCompleted"] > 1)
+    assert counting.commits[last]["NodeCompleted"] > WIDTH // 4
+    assert counting.commits[last]["NodeStarted"] == 1

@@ -86,20 +86,33 @@ async def test_all_who_have_none_get_one_though_nobody_gives_any_back(lane: Lane
     assert len({id(taker.result()) for taker in takers}) == 4
 
 
-async def test_one_that_cannot_be_opened_leaves_the_next_to_try(lane: Lane, server: Server) -> None:
+async def test_who_waits_for_one_that_cannot_be_opened_hears_why(lane: Lane, server: Server) -> None:
+    async def refused() -> None:
+        with pytest.raises(OSError, match="refused"):
+            await lane.take()
+
     async with asyncio.TaskGroup() as group:
-
-        async def refused() -> None:
-            with pytest.raises(OSError, match="refused"):
-                await lane.take()
-
-        group.create_task(refused())
-        second = group.create_task(lane.take())
+        for _ in range(4):
+            group.create_task(refused())
         await quiet()
         server.asked[0].set_exception(OSError("refused"))
-        await quiet()
-        server.asked[1].set_result(connection())
+    assert len(server.asked) == 1
 
+    again = asyncio.ensure_future(lane.take())
+    await quiet()
+    server.asked[1].set_result(connection())
+    assert (await again).is_idle
+
+
+async def test_who_leaves_while_opening_leaves_the_next_to_try(lane: Lane, server: Server) -> None:
+    async with asyncio.TaskGroup() as group:
+        first, second = group.create_task(lane.take()), group.create_task(lane.take())
+        await quiet()
+
+        first.cancel()
+        await quiet()
+
+        server.asked[1].set_result(connection())
         assert (await second).is_idle
 
 

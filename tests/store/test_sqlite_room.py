@@ -86,18 +86,53 @@ def test_a_log_of_nothing_but_room_is_an_empty_one(tmp_path: Path) -> None:
     again.close()
 
 
-async def test_whoever_writes_meanwhile_is_not_waited_for(store: SqliteStore) -> None:
-    other = apsw.Connection(str(store.path))
-    await store.register_engine(engine_row(), ttl_seconds=60)
-    other.execute("BEGIN IMMEDIATE")  # before the loop has come to what was begun
+async def test_what_is_written_there_meanwhile_is_not_written_over(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a file that has taken the place of this one, of which nobody holds the lock here."""
+    of_disk = os.fstatvfs
 
-    async with asyncio.timeout(2):
-        assert await store.load_version("letters", 1) is not None
+    def write_meanwhile(file: int) -> os.statvfs_result:
+        with log_of(store.path).open("ab") as other:
+            other.write(b"frames")
+        return of_disk(file)
+
+    before = log_bytes(store)
+    monkeypatch.setattr("os.fstatvfs", write_meanwhile)
+    await store.register_engine(engine_row(), ttl_seconds=60)
+    while log_bytes(store) < WHOLE:
+        await asyncio.sleep(0.01)
+    found = log_of(store.path).read_bytes()
+
+    assert b"frames" in found[before:]
+    assert found.endswith(bytes(1_000))
+
+
+async def test_a_file_behind_a_link_has_its_room(tmp_path: Path) -> None:
+    place, link = tmp_path / "elsewhere", tmp_path / "link.db"
+    place.mkdir()
+    link.symlink_to(place / "perdure.db")
+    store = await open_sqlite(f"sqlite:///{link}")
+    await register(store)
+
+    assert (place / "perdure.db-wal").stat().st_size == WHOLE
+    await store.close()
+
+
+async def test_whoever_writes_meanwhile_is_not_waited_for(store: SqliteStore, caplog: pytest.LogCaptureFixture) -> None:
+    other = apsw.Connection(str(store.path))
+    with caplog.at_level("INFO", logger="perdure.store.sqlite"):
+        await store.register_engine(engine_row(), ttl_seconds=60)
+        other.execute("BEGIN IMMEDIATE")  # before the loop has come to what was begun
+
+        async with asyncio.timeout(2):
+            while "no_room_made" not in caplog.text:
+                await asyncio.sleep(0.01)
     other.execute("ROLLBACK")
     other.close()
 
-    await save_workflow(store, "another")
     assert log_bytes(store) < WHOLE
+    assert await store.commit([started().transition()]) == [Committed()]
 
 
 @pytest.mark.parametrize("trouble", ["little is left", "the disk refuses"])
@@ -108,7 +143,7 @@ async def test_commits_go_on_without_room(store: SqliteStore, monkeypatch: pytes
     if trouble == "little is left":
         monkeypatch.setattr("perdure.store.sqlite.room.SHARE_OF_DISK", 1e-12)
     else:
-        monkeypatch.setattr("os.pwrite", refuse)
+        monkeypatch.setattr("os.fstatvfs", refuse)
 
     await register(store)
 

@@ -35,7 +35,6 @@ from perdure.engine.whole import Whole
 from perdure.errors import (
     ArgumentNotReadable,
     AttemptOver,
-    StoreError,
     ValueNotReadable,
 )
 from perdure.graph.constants import from_constant
@@ -455,11 +454,11 @@ class Actor(Serving):
 
     def _conclude_beside(self, result: Any) -> Concluded:
         """As `_conclude`, in a thread that can wait: it keeps the blobs, too. If they cannot be kept, others have patience."""
-        try:
-            concluded = conclude(result, self.node_id, self._driver.decider.plan, self.values.packed_and_kept)
-        except StoreError:
-            return self._conclude(result)
-        return msgspec.structs.replace(concluded, are_kept=True) if concluded.blobs else concluded
+        keeping = self.values.keeping()
+        concluded = conclude(result, self.node_id, self._driver.decider.plan, keeping.packed)
+        if not concluded.blobs or not keeping.are_kept:
+            return concluded
+        return msgspec.structs.replace(concluded, are_kept=True)
 
     def _ended_late(self, error: Exception | None) -> None:
         """Note that a body has ended whose attempt is over, or about to be."""

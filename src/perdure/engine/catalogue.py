@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -24,6 +24,9 @@ from perdure.ids import RunId
 from perdure.store.base import Store
 from perdure.store.codecs import Codecs
 from perdure.store.shapes import WorkflowVersion
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 MAX_PREPARED = 256
 """Prepared versions kept in memory, and graphs that are known to be saved."""
@@ -140,7 +143,7 @@ class Catalogue:
             if (started := self.workflow(name)) is not None:
                 _ = started.graph  # what is wrong with it is told before anything is started
         source = self._places(types, graph) if isinstance(workflow, Graph) else _where([workflow.source])
-        version, outline = await asyncio.gather(
+        version, outline = await _both(
             self._store.save_version(graph.name, content_hash(graph), graph_to_json(graph), source, at=at),
             self._outlined_meanwhile(graph, types),
         )
@@ -236,6 +239,15 @@ class Catalogue:
     def _keep(self, prepared: Prepared) -> None:
         self._prepared[prepared.version.workflow, prepared.version.version] = prepared
         _trim(self._prepared)
+
+
+async def _both(first: Coroutine[Any, Any, A], second: Coroutine[Any, Any, B]) -> tuple[A, B]:
+    """Await two things at once. If one raises, that is raised when the other has ended, too."""
+    found = await asyncio.gather(first, second, return_exceptions=True)
+    for outcome in found:
+        if isinstance(outcome, BaseException):
+            raise outcome
+    return cast("tuple[A, B]", tuple(found))
 
 
 def _trim(kept: OrderedDict[Any, Any]) -> None:

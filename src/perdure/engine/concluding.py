@@ -39,7 +39,7 @@ class Concluded(msgspec.Struct, frozen=True, gc=False):
 
 
 class Pack(Protocol):
-    """Encodes a value: `Values.packed`, or `Values.packed_and_kept`."""
+    """Encodes a value: `Values.packed`, or `Keeping.packed`."""
 
     def __call__(self, value: Any, *, where: str) -> Packed: ...
 

@@ -242,7 +242,7 @@ class Driver:
     def _decide(self) -> None:
         """Decide what follows, and start what can start. If that is a lot, the rest follows when this is on its way."""
         most = PORTION_NODES if len(self._bodies) else min(PORTION_NODES, FIRST_PORTION_NODES)
-        is_enough = self.decider.decided > most
+        is_enough = self.decider.decided > PORTION_NODES
         self.decider.proceed(at=self.machinery.clock.now_micros(), most=0 if is_enough else most)
         self.launching.begin_ready()
         while self.decider.has_more and self.decider.decided <= most:  # what has started opens streams for others

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from perdure.engine.weight import is_light
+from perdure.errors import StoreError
 from perdure.ids import digest_of
 from perdure.journal.events import Encoded
 from perdure.store.blobs import BlobStore
@@ -78,24 +79,14 @@ class Values:
 
         Raises ValueNotStorable.
         """
-        return self._packed(value, where, digest_of)
+        return self.packed_as(value, where, digest_of)
 
-    def packed_and_kept(self, value: Any, *, where: str) -> Packed:
-        """As `packed`, in a thread that can wait: its blobs are durable. What is kept is `used` when the loop hears of it.
+    def keeping(self) -> Keeping:
+        """Return what packs values and keeps their blobs at once, in a thread that can wait."""
+        return Keeping(self)
 
-        Raises a StoreError if they cannot be kept.
-        """
-        kept: set[str] = set()
-
-        def keep(content: bytes) -> str:
-            kept.add(name := self.blobs.put_unnamed_sync(content))
-            return name
-
-        packed = self._packed(value, where, keep)
-        self.keep_at_once([blob for blob in packed.blobs if blob.digest not in kept])
-        return packed
-
-    def _packed(self, value: Any, where: str, name: Callable[[bytes], str]) -> Packed:
+    def packed_as(self, value: Any, where: str, name: Callable[[bytes], str]) -> Packed:
+        """As `packed`, with what is to be kept as a whole named, and perhaps kept, by `name`."""
         if isinstance(value, msgspec.Raw):
             return self.codecs.repack(bytes(value), inline_max_bytes=self.inline_max_bytes)
         return self.codecs.pack(value, where=where, inline_max_bytes=self.inline_max_bytes, name=name)
@@ -189,6 +180,34 @@ class Values:
         while self._cached_bytes > CACHE_BYTES:
             _, dropped = self._cache.popitem(last=False)
             self._cached_bytes -= len(dropped)
+
+
+class Keeping:
+    """Packs values and keeps their blobs, as far as they can be kept at once. They are `used` when the loop hears of them."""
+
+    def __init__(self, values: Values) -> None:
+        self._values = values
+        self._names: set[str] = set()
+        self.are_kept = True
+        """Whether all blobs so far are durable. If not, somebody has to be patient with them, and keep them all."""
+
+    def packed(self, value: Any, *, where: str) -> Packed:
+        """As `Values.packed`."""
+        packed = self._values.packed_as(value, where, self._kept)
+        try:
+            self._values.keep_at_once([blob for blob in packed.blobs if blob.digest not in self._names])
+        except StoreError:
+            self.are_kept = False
+        return packed
+
+    def _kept(self, content: bytes) -> str:
+        try:
+            name = self._values.blobs.put_unnamed_sync(content)
+        except StoreError:
+            self.are_kept = False
+            name = digest_of(content)
+        self._names.add(name)
+        return name
 
 
 def is_elsewhere(value: Encoded) -> bool:

@@ -35,19 +35,20 @@ def writing_to(place: Path) -> Generator[None]:
 def sync_file(file: BinaryIO) -> None:
     """Return when all that was written to an open file is on the disk."""
     file.flush()
-    _sync(file.fileno())
+    sync(file.fileno())
 
 
 def sync_folder(path: Path) -> None:
     """Return when the names in a folder are on the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        _sync(descriptor)
+        sync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def _sync(descriptor: int) -> None:
+def sync(descriptor: int) -> None:
+    """Return when what was written to a file, or to a folder, is on the disk."""
     if sys.platform == "darwin":
         # There fsync leaves the data in the drive's own memory.
         fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)

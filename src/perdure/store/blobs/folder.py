@@ -18,7 +18,6 @@ import fcntl
 import os
 import shutil
 import stat
-import sys
 import threading
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -33,7 +32,7 @@ from perdure.errors import BlobDamaged, BlobMissing, StoreError, StoreFull, Stor
 from perdure.ids import digest_of, is_digest, new_id
 from perdure.store.blobs.base import BlobStore, StoredBlob, chunks_of
 from perdure.store.codecs.wire import BlobRef
-from perdure.store.files import NO_ROOM, NOT_ALLOWED
+from perdure.store.files import NO_ROOM, NOT_ALLOWED, sync
 
 LEFTOVER_AGE: Final = timedelta(hours=24)
 """When a temporary file or scratch folder in which nothing was written for so long is taken to be nobody's."""
@@ -42,7 +41,9 @@ LEAST_GRACE: Final = timedelta(hours=1)
 _MOST_CHECKED: Final = 1_000
 
 NAMING: Final = 2
-"""How many names are worked out at once, each while its content is written."""
+"""How many names are worked out at once, each while its content is written. Who finds no thread for that does both in turn."""
+NAMED_BESIDE_BYTES: Final = 1 << 19
+"""The name of anything smaller is worked out first, so that what is there already is not written again."""
 
 _TEMPORARY: Final = "tmp"
 _LEAVES: Final = tuple(f"{first:02x}" for first in range(256))
@@ -66,6 +67,7 @@ class FolderBlobs(BlobStore):
         self._checked: dict[str, tuple[int, int]] = {}
         """By digest, the inode and time of change of files whose content was checked."""
         self._naming = ThreadPoolExecutor(NAMING, thread_name_prefix="perdure-naming")
+        self._namers = threading.BoundedSemaphore(NAMING)
 
     async def close(self) -> None:
         await super().close()
@@ -89,27 +91,38 @@ class FolderBlobs(BlobStore):
             with self._translated(digest), _opened(self._root) as root, _leaf(root, digest) as leaf:
                 if not _refreshed(leaf, digest, len(content)):
                     with _entered(root, _TEMPORARY) as temporary, _written(temporary, content) as written:
+                        written.sync()
                         written.become(digest, leaf)
                 # Also for a blob that was there: whoever has renamed it may not have come this far yet.
-                _sync(leaf)
+                sync(leaf)
         except FileNotFoundError as error:
             raise self._removed() from error
 
     def _put_unnamed(self, content: bytes) -> str:
+        if len(content) < NAMED_BESIDE_BYTES or not self._namers.acquire(blocking=False):
+            return super()._put_unnamed(content)
         try:
-            self._prepare()
-            with self._translated(None), _opened(self._root) as root, _entered(root, _TEMPORARY) as temporary:
-                # Neither needs the interpreter, and one takes about as long as the other.
-                naming = self._name(content)
-                with _written(temporary, content) as written:
-                    digest = naming.result()
-                    with self._translated(digest), _leaf(root, digest) as leaf:
-                        if not _refreshed(leaf, digest, len(content)):
-                            written.become(digest, leaf)
-                        _sync(leaf)
-                    return digest
+            return self._put_while_named(content)
         except FileNotFoundError as error:
             raise self._removed() from error
+        finally:
+            self._namers.release()
+
+    def _put_while_named(self, content: bytes) -> str:
+        """Work the name out in another thread meanwhile: neither needs the interpreter, and both take about as long."""
+        self._prepare()
+        with self._translated(None), _opened(self._root) as root, _entered(root, _TEMPORARY) as temporary:
+            naming = self._name(content)
+            with _written(temporary, content) as written:
+                if not (naming.done() and _is_there(root, naming.result(), len(content))):
+                    written.sync()
+                digest = naming.result()
+                with self._translated(digest), _leaf(root, digest) as leaf:
+                    if not _refreshed(leaf, digest, len(content)):
+                        written.sync()
+                        written.become(digest, leaf)
+                    sync(leaf)
+                return digest
 
     def _name(self, content: bytes) -> Future[str]:
         try:
@@ -150,7 +163,7 @@ class FolderBlobs(BlobStore):
         try:
             # Whoever has a path to the blob shall not change it by accident.
             os.fchmod(descriptor, 0o400)
-            _sync(descriptor)
+            sync(descriptor)
         finally:
             os.close(descriptor)
         with self._translated(ref.digest), _opened(self._root) as root, _leaf(root, ref.digest) as leaf:
@@ -158,7 +171,7 @@ class FolderBlobs(BlobStore):
                 os.unlink(path)
             else:
                 _rename(path, None, ref.digest, leaf)
-            _sync(leaf)
+            sync(leaf)
 
     def _local_file(self, digest: str, size: int, scratch: Path) -> Path:
         with self._reading(digest, size) as file:
@@ -256,7 +269,7 @@ class FolderBlobs(BlobStore):
                 with suppress(FileExistsError):
                     os.mkdir(leaf, 0o700, dir_fd=root)
             # Also for folders that were there: whoever has made them may have been stopped before this.
-            _sync(root)
+            sync(root)
 
     @contextmanager
     def _translated(self, digest: str | None) -> Generator[None]:
@@ -329,6 +342,16 @@ def _shared(leaf: int) -> Generator[None]:
         yield
 
 
+def _is_there(root: int, digest: str, size: int) -> bool:
+    """Whether there is a blob of this name and size, at this moment."""
+    try:
+        with _leaf(root, digest) as leaf:
+            found = os.stat(digest, dir_fd=leaf, follow_symlinks=False)
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_size == size
+
+
 def _refreshed(leaf: int, digest: str, size: int) -> bool:
     """Return whether the blob is there; then it counts as put just now, and is not collected meanwhile."""
     try:
@@ -343,15 +366,23 @@ def _refreshed(leaf: int, digest: str, size: int) -> bool:
 
 
 class _Written:
-    """A file that is there, durably, under a temporary name."""
+    """A file that is there under a temporary name."""
 
-    def __init__(self, folder: int, name: str) -> None:
+    def __init__(self, folder: int, name: str, descriptor: int) -> None:
         self._folder = folder
         self._name = name
+        self._descriptor = descriptor
+        self._is_synced = False
         self.is_temporary = True
 
+    def sync(self) -> None:
+        """Make it durable, if it is not."""
+        if not self._is_synced:
+            sync(self._descriptor)
+            self._is_synced = True
+
     def become(self, digest: str, leaf: int) -> None:
-        """Make it the blob that it is."""
+        """Make it the blob that it is. It is durable by then."""
         _rename(self._name, self._folder, digest, leaf)
         self.is_temporary = False
 
@@ -361,14 +392,13 @@ def _written(temporary: int, content: bytes) -> Generator[_Written]:
     """Write a file under a temporary name, which is removed unless it becomes a blob."""
     name = new_id()
     descriptor = os.open(name, _CREATE, 0o600, dir_fd=temporary)
-    written = _Written(temporary, name)
+    written = _Written(temporary, name, descriptor)
     try:
         with open(descriptor, "wb", buffering=0) as file:
             remaining = memoryview(content)
             while remaining:
                 remaining = remaining[file.write(remaining) :]
-            _sync(descriptor)
-        yield written
+            yield written
     finally:
         if written.is_temporary:
             with suppress(OSError):
@@ -404,15 +434,7 @@ def _make_durable_folder(path: Path) -> None:
         with suppress(FileExistsError):
             path.mkdir(0o700)
         with _opened(path.parent) as parent:
-            _sync(parent)
-
-
-def _sync(descriptor: int) -> None:
-    if sys.platform == "darwin":
-        # There fsync leaves the data in the drive's own memory.
-        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
-    else:
-        os.fsync(descriptor)
+            sync(parent)
 
 
 def _blobs_in(folder: int, name: str) -> Iterator[StoredBlob]:

@@ -60,7 +60,7 @@ class _LockedOut(Exception):
 
 
 async def ready_to_write(session: Session) -> None:
-    """Have plans made for what every commit needs, by writing nothing, so that the first ones do not wait for them."""
+    """Have the server know what every commit needs, by writing nothing, so that the first one does not wait for that."""
     if session.keeps_statements:
         for name, values in WRITING_NOTHING.items():
             await session.write(name, *values)

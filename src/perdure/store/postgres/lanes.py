@@ -87,6 +87,11 @@ class Lane:
         self._is_opening = True
         try:
             return await self._connect()
+        except Exception as error:
+            # Whoever would try next would hear the same, after as long a time.
+            while self._waiting:
+                self._wake_one(error)
+            raise
         finally:
             self._is_opening = False
             while self._waiting:
@@ -98,16 +103,20 @@ class Lane:
         try:
             await waiting
         except asyncio.CancelledError:
-            if waiting.done() and not waiting.cancelled():
+            if waiting.done() and not waiting.cancelled() and waiting.exception() is None:
                 self._wake_one()  # somebody else has use for what it was woken for
             raise
 
-    def _wake_one(self) -> None:
+    def _wake_one(self, error: Exception | None = None) -> None:
         while self._waiting:
             waiting = self._waiting.popleft()
-            if not waiting.done():
+            if waiting.done():
+                continue
+            if error is None:
                 waiting.set_result(None)
-                return
+            else:
+                waiting.set_exception(error)
+            return
 
 
 class _Loan:

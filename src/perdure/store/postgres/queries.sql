@@ -895,16 +895,14 @@ SELECT current_setting('server_encoding'), current_setting('fsync'), current_set
 -- name: set_session
 -- Every connection. A stronger synchronous_commit that the operator has chosen stays. Sequential and bitmap scans are never
 -- right here, but look cheap to a plan that is made while tables are small and kept while they grow. Whatever the database's
--- default isolation is: who waited for a row must see what its last holder wrote. `$1` how long to wait for a lock, `$2` whether
--- plans are made for the values of each call, or once for all.
+-- default isolation is: who waited for a row must see what its last holder wrote. `$1` how long to wait for a lock.
 SELECT set_config('synchronous_commit',
                   CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, false),
        set_config('idle_in_transaction_session_timeout', '5s', false), set_config('lock_timeout', $1, false),
        set_config('statement_timeout', '15s', false), set_config('tcp_keepalives_idle', '30', false),
        set_config('tcp_keepalives_interval', '10', false), set_config('tcp_keepalives_count', '3', false),
        set_config('enable_seqscan', 'off', false), set_config('enable_bitmapscan', 'off', false),
-       set_config('jit', 'off', false), set_config('default_transaction_isolation', 'read committed', false),
-       set_config('plan_cache_mode', $2, false);
+       set_config('jit', 'off', false), set_config('default_transaction_isolation', 'read committed', false);
 
 -- name: check_session
 -- A statement of its own: behind a pooler it may be answered by another session than the one that was set.

@@ -128,8 +128,7 @@ async def open_session(address: Address, sql: Mapping[str, str], *, commits: boo
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
             lock_timeout = COMMIT_LOCK_TIMEOUT if commits else LOCK_TIMEOUT
-            # A plan takes longer to make than most commits, and none of those depends on what is written.
-            await session.rows("set_session", lock_timeout, "force_generic_plan" if commits else "auto")
+            await session.rows("set_session", lock_timeout)
             held = await session.rows("check_session", lock_timeout)
     except BaseException:
         session.discard()

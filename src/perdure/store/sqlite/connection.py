@@ -104,15 +104,21 @@ def connect_without_writing(path: Path, *, immutable: bool) -> apsw.Connection:
 
 def log_of(path: Path) -> Path:
     """Return where SQLite keeps what was committed and is not in the file yet."""
-    return path.with_name(path.name + "-wal")
+    return beside(path, "-wal")
+
+
+def beside(path: Path, ending: str) -> Path:
+    """Return a file that SQLite keeps with another: it is beside the file itself, whatever link leads there."""
+    file = path.resolve()
+    return file.with_name(file.name + ending)
 
 
 def can_write(path: Path) -> bool:
     """Whether this process may write the file and its log, which are made anew where they are not there."""
     if not path.exists():
         return True
-    beside = (log_of(path), path.with_name(path.name + "-shm"))
-    return _may_write(path) and (_may_write(path.parent) or all(map(_may_write, beside)))
+    others = (log_of(path), beside(path, "-shm"))
+    return _may_write(path) and (_may_write(path.resolve().parent) or all(map(_may_write, others)))
 
 
 def identity_of(path: Path) -> tuple[int, int] | None:
@@ -263,9 +269,7 @@ def _holders(path: Path) -> str:
     except OSError:
         return ""
     pids = {line.split()[4] for line in locks if f":{inode} " in line and "WRITE" in line} | {
-        line.split()[4]
-        for line in locks
-        if f":{_inode(path.with_name(path.name + '-shm'))} " in line and "WRITE" in line
+        line.split()[4] for line in locks if f":{_inode(beside(path, '-shm'))} " in line and "WRITE" in line
     }
     others = sorted(pid for pid in pids if pid != str(os.getpid()))
     return f" (process {', '.join(others)})" if others else ""

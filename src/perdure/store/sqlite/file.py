@@ -9,6 +9,7 @@ A file that cannot be written to is read as `frozen.py` says. A file that was re
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 import time
@@ -37,6 +38,8 @@ from perdure.store.sqlite.connection import (
 )
 from perdure.store.sqlite.frozen import FrozenFile
 from perdure.store.sqlite.room import make_room
+
+log = logging.getLogger("perdure.store.sqlite")
 
 T = TypeVar("T")
 Binding = tuple[Any, ...]
@@ -316,13 +319,15 @@ class SqliteFile:
         return await self._shielded(self._alone(work))
 
     def make_room(self) -> None:
-        """Have the log lengthened for the commits that are to come, unless somebody else writes, who has done so."""
+        """Have the log lengthened for the commits that are to come, unless somebody else writes at this moment."""
         if not self.is_inline:
             self._begin(self._make_room())
 
     async def _make_room(self) -> None:
-        with suppress(StoreError):
+        try:
             await self._alone(lambda: self.impatiently(lambda: make_room(self.writer, self.path)))
+        except Exception as error:  # whatever it is, commits only take longer without
+            log.info("no_room_made", extra={"error": str(error)})
 
     async def aside(self, work: Callable[[], T]) -> T:
         """Do what has a connection of its own beside all else."""

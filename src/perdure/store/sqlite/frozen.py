@@ -16,7 +16,7 @@ from typing import TypeVar
 import apsw
 
 from perdure.errors import StoreError, StoreLocked, StoreReadOnly
-from perdure.store.sqlite.connection import connect_without_writing, log_of, translated
+from perdure.store.sqlite.connection import beside, connect_without_writing, log_of, translated
 
 T = TypeVar("T")
 
@@ -74,8 +74,8 @@ class FrozenFile:
         """Return what changes when the file does; None if there is a log, so that the file is not all of it."""
         with translated(self._path):
             found = self._path.stat()
-        for beside in (log_of(self._path), self._path.with_name(self._path.name + "-journal")):
-            if beside.exists() and beside.stat().st_size:
+        for other in (log_of(self._path), beside(self._path, "-journal")):
+            if other.exists() and other.stat().st_size:
                 return None
         return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
 

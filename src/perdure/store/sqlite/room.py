@@ -13,6 +13,7 @@ from pathlib import Path
 
 import apsw
 
+from perdure.store.files import sync
 from perdure.store.sqlite.connection import WAL_AUTOCHECKPOINT_PAGES, log_of, translated
 
 SHARE_OF_DISK = 1 / 16
@@ -39,12 +40,13 @@ def make_room(connection: apsw.Connection, path: Path) -> None:
 
 
 def _lengthen(path: Path, wanted: int) -> None:
-    file = os.open(path, os.O_WRONLY)
+    # Behind whatever is there, and never over it: the file may have become another, for which nobody holds a lock here.
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     try:
-        end = os.fstat(file).st_size
         disk = os.fstatvfs(file)
-        if end < wanted <= disk.f_bavail * disk.f_frsize * SHARE_OF_DISK:
-            os.pwrite(file, bytes(wanted - end), end)
-            os.fdatasync(file)
+        missing = wanted - os.fstat(file).st_size
+        if missing > 0 and wanted <= disk.f_bavail * disk.f_frsize * SHARE_OF_DISK:
+            os.write(file, bytes(missing))
+            sync(file)
     finally:
         os.close(file)
