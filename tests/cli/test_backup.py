@@ -19,3 +19,16 @@ def test_a_store_is_copied(cli: Cli):
     assert cli("backup", "copy.db", "--force").returncode == 0
     (cli.folder / "nightly").mkdir()
     assert cli.json("backup", "nightly")["file"] == str(cli.folder / "nightly" / "perdure.db")
+
+
+def test_a_copy_without_all_of_the_archive_says_what_is_missing(cli: Cli):
+    cli.write("flow.py", FLOW)
+    cli("run", "flow.py", "--input", "name=Ada", "--run-id", "ada")
+    assert cli("archive", "--older-than", "0s").returncode == 0
+    (cli.folder / "perdure.db-archive").rename(cli.folder / "elsewhere")
+
+    refused = cli("backup", "copy.db")
+
+    assert refused.returncode == 2
+    assert "is not there. Put the files back" in refused.stderr
+    assert "Traceback" not in refused.stderr

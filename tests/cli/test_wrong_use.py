@@ -51,6 +51,9 @@ def refused(cli: Cli, *arguments: str) -> str:
         (("flow.py", "-i", "name=a", "--durability", "most"), "Invalid value for '--durability'"),
         (("flow.py", "-i", "name=a", "--run-id", ""), "Invalid value for '--run-id': it is empty."),
         (("flow.py", "-i", "name=a", "--timeout", "soon"), "'soon' is not a valid number of seconds"),
+        (("flow.py", "-i", "name=a", "--timeout", "nan"), "'nan' is not a valid number of seconds"),
+        (("flow.py", "-i", "name=a", "--timeout", "1e300"), "'1e300' is not a valid number of seconds"),
+        (("flow.py", "-i", "name=a", "--checkpoint-every", "inf"), "'inf' is not a valid number of seconds"),
         (("no.such:hello",), "There is no file 'no.such'"),
         (("json.py", "-i", "name=a"), "has the name of a module that is loaded already"),
     ],
@@ -224,6 +227,32 @@ def obey_permissions() -> None:
     if os.geteuid() == 0:
         for capability in (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH):
             ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("list", "--store", "sqlite:///closed/perdure.db"),
+        ("run", "closed/flow.py"),
+        ("validate", "closed/flow.py"),
+        ("backup", "closed/copy.db"),
+    ],
+)
+def test_what_is_out_of_reach_is_said_to_be(cli: Cli, arguments: tuple[str, ...]):
+    cli.write("flow.py", FLOW)
+    cli("run", "flow.py", "-i", "name=a")
+    closed = cli.folder / "closed"
+    closed.mkdir()
+    closed.chmod(0)
+    try:
+        done = cli(*arguments, "--json", before=obey_permissions)
+    finally:
+        closed.chmod(0o700)
+
+    assert done.returncode == 2, done
+    assert "Permission denied" in json.loads(done.stdout)["error"]["message"]
+    assert "closed" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_an_unknown_command_is_guessed_at(cli: Cli):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from perdure import Engine, Outputs, node, workflow
 from perdure.errors import StoreFull
+from perdure.ids import RunId
 from perdure.store.blobs import FolderBlobs
 from tests.engine.engines import assert_whole
 
@@ -74,3 +78,18 @@ async def test_a_large_value_waits_for_room_and_arrives_whole(
 
         await assert_whole(engine, run)
     assert tries > refused
+
+
+async def test_a_database_behind_a_link_has_its_values_by_all_its_names(tmp_path: Path) -> None:
+    place, link = tmp_path / "place", tmp_path / "link.db"
+    place.mkdir()
+    link.symlink_to(place / "perdure.db")
+    async with Engine(f"sqlite:///{link}") as engine:
+        await (await engine.start(measured, run_id="r")).result()
+
+    async with Engine(f"sqlite:///{place / 'perdure.db'}") as engine:
+        run = await engine.get(RunId("r"))
+
+        assert await run.result() == [len(LARGE)] * 4
+        await assert_whole(engine, run)
+    assert sorted(os.listdir(tmp_path)) == ["link.db", "place"]

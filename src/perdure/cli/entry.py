@@ -22,6 +22,8 @@ from perdure.errors import PerdureError
 from perdure.graph.calls import did_you_mean
 
 JSON_OPTION = "--json"
+_OUT_OF_REACH = frozenset((errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno.ENOTDIR, errno.ENAMETOOLONG))
+"""What the operating system says of places that were named and cannot be used."""
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -168,15 +170,29 @@ def _exit_code() -> int:
     except (click.Abort, KeyboardInterrupt):
         return Exit.INTERRUPTED
     except OSError as error:
-        if error.errno != errno.EPIPE:
-            raise
+        return _exit_code_for(error)
+    except Exception as error:  # a bug of ours: the exit code must not say that the run failed
+        return _exit_code_of_bug(error)
+
+
+def _exit_code_for(error: OSError) -> int:
+    if error.errno == errno.EPIPE:
         # Whoever read our output has left: there is nobody to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except Exception as error:  # a bug of ours: the exit code must not say that the run failed
-        _tell_document("bug", f"This is a bug in perdure: {type(error).__name__}: {error}")
-        logging.getLogger("perdure").critical("This is a bug in perdure.", exc_info=error)
-        return Exit.BUG
+    if error.filename is None or error.errno not in _OUT_OF_REACH:
+        return _exit_code_of_bug(error)
+    place = os.fsdecode(error.filename)
+    tell_error(
+        "wrong_use", f"{place} is out of reach ({error.strerror}). Check the rights of the file and of its folders."
+    )
+    return Exit.WRONG_USE
+
+
+def _exit_code_of_bug(error: Exception) -> int:
+    _tell_document("bug", f"This is a bug in perdure: {type(error).__name__}: {error}")
+    logging.getLogger("perdure").critical("This is a bug in perdure.", exc_info=error)
+    return Exit.BUG
 
 
 def _prepare_streams() -> None:

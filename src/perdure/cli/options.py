@@ -73,9 +73,15 @@ class WholeNumber(click.IntRange):
 
 
 class Seconds(click.FloatRange):
-    """A time above zero, called so in complaints."""
+    """A time, called so in complaints. None is longer than a timedelta can be."""
 
     name = "number of seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        seconds = super().convert(value, param, ctx)
+        if not 0 <= seconds <= timedelta.max.total_seconds():  # not a number is neither
+            self.fail(f"{value!r} is not a valid {self.name}.", param, ctx)
+        return seconds
 
 
 def stay_option(command: F) -> F:

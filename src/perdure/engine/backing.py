@@ -87,6 +87,11 @@ async def _copy_archive(url: str, source: Path, clock: Clock) -> int:
 def _copy_files(names: list[str], source: Path, target: Path) -> int:
     if not names:
         return 0
+    if missing := [name for name in names if not (source / name).is_file()]:
+        raise ProgramError(
+            f"Not all of the archive is in {source}: {', '.join(missing[:3])} {'is' if len(missing) == 1 else 'are'} not there. "
+            "Put the files back, or say where the archive is (archive_folder, --archive). The database and its blobs were copied."
+        )
     target.mkdir(0o700, exist_ok=True)
     for name in names:
         if Path(name).name == name and not (target / name).exists():

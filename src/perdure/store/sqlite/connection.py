@@ -62,7 +62,8 @@ def parse_url(url: str) -> Location:
     synchronous = options.pop("synchronous", ["full"])[-1].upper()
     if options or synchronous not in ("FULL", "NORMAL"):
         raise StoreUnavailable(f"{url!r} has an option that is not known. The only one is synchronous=full or normal.")
-    return Location(path=Path(path).absolute(), synchronous="FULL" if synchronous == "FULL" else "NORMAL")
+    # Whatever link leads to it: what is kept beside the file is found by all of its names.
+    return Location(path=Path(path).resolve(), synchronous="FULL" if synchronous == "FULL" else "NORMAL")
 
 
 def connect(location: Location, *, read_only: bool = False) -> apsw.Connection:
@@ -108,7 +109,7 @@ def log_of(path: Path) -> Path:
 
 
 def beside(path: Path, ending: str) -> Path:
-    """Return a file that SQLite keeps with another: it is beside the file itself, whatever link leads there."""
+    """Return a file that SQLite keeps with another: beside the file itself, whatever link leads there."""
     file = path.resolve()
     return file.with_name(file.name + ending)
 
