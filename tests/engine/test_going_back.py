@@ -307,6 +307,11 @@ async def test_of_a_map_only_what_is_not_done_is_tried_again(store_url: str) -> 
         assert await run.result() == [x * 10 for x in range(20)]
         assert ran["item"] <= 20 - (done - 4)
         await assert_whole(engine, run)
+        stored = await engine.store.load_run(run.run_id)
+        assert stored is not None
+        (mapped,) = stored.nodes
+        assert mapped.stream is not None
+        assert (mapped.stream.entries, mapped.stream.failed) == (20, 0)  # nothing was left out
 
 
 @node(once=True)

@@ -237,9 +237,11 @@ def _failed_items(stored: StoredRun, log: Sequence[Recorded], sheet: Paper) -> I
 def _items_of(node: NodeState, failed: int, log: Sequence[Recorded], sheet: Paper) -> Iterator[str]:
     pen = sheet.pen
     yield f"{pen.warning('✗')} {pen.strong(plain(node.node_id))}: {counted(failed, 'item')} failed and left out"
-    failures = [entry.event for entry in log if isinstance(entry.event, ItemFailed) and entry.event.final]
+    failures = [
+        entry.event for entry in log if isinstance(entry.event, ItemFailed) and entry.event.node_id == node.node_id
+    ]
     # Those of a stream that was given up with its branch came before.
-    given_up = [event for event in failures if event.node_id == node.node_id][-failed:]
+    given_up = [event for event in failures if event.final and not event.fails_node][-failed:]
     for event in sorted(given_up, key=lambda event: event.position)[:MOST_ITEMS]:
         yield fitted(f"  item {event.position}: {error_line(event.error)}", sheet.width)
     if failed > MOST_ITEMS:

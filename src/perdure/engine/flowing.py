@@ -53,11 +53,22 @@ class Flowing:
         stream = self._decider.projection.node(node_id).stream
         return stream is not None and stream.is_closed
 
-    def item_failed(self, actor: Actor, position: int, item_attempt: int, error: e.ErrorRecord, *, final: bool) -> None:
+    def item_failed(
+        self,
+        actor: Actor,
+        position: int,
+        item_attempt: int,
+        error: e.ErrorRecord,
+        *,
+        final: bool,
+        fails_node: bool = False,
+    ) -> None:
         """Record that an attempt at one item of a node has failed."""
         self._driver.require_current(actor)
         at = self._clock.now_micros()
-        self._decider.item_failed(actor.node_id, actor.attempt, position, item_attempt, error, final=final, at=at)
+        self._decider.item_failed(
+            actor.node_id, actor.attempt, position, item_attempt, error, final=final, fails_node=fails_node, at=at
+        )
         self._driver.submit()
 
     def stream_ended(self, actor: Actor) -> None:

@@ -520,7 +520,9 @@ class MapActor(Actor):
     def _report(self, error: BaseException) -> None:
         if isinstance(error, ItemGivenUp):
             with suppress(AttemptOver):  # in one transition with the failure of the node, or not at all
-                self._driver.flow.item_failed(self, error.position, error.attempt, error.record, final=True)
+                self._driver.flow.item_failed(
+                    self, error.position, error.attempt, error.record, final=True, fails_node=True
+                )
         super()._report(error)
 
     def _record_of(self, error: BaseException) -> ErrorRecord:

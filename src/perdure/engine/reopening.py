@@ -175,7 +175,7 @@ class _Reader:
         failed: set[int] = set()
         for entry in await self._line():
             match entry.event:
-                case ItemFailed(node_id=other, position=position, final=True) if other == node_id:
+                case ItemFailed(node_id=other, position=position, final=True, fails_node=False) if other == node_id:
                     failed.add(position)
                 case BranchCreated(dropped=dropped) if node_id in dropped:
                     failed.clear()

@@ -342,6 +342,8 @@ class ItemFailed(AttemptEvent, frozen=True, kw_only=True):
     item_attempt: int
     error: ErrorRecord
     final: bool = True
+    fails_node: bool = False
+    """Whether its node fails with it, and the others do not go on."""
 
 
 # People, time, signals

@@ -37,7 +37,7 @@ def evolve_stream(stream: StreamState, event: e.OutboxEnqueued | e.OutboxClosed 
             )
         case e.ItemFailed() if event.final:
             others = {position: tried for position, tried in stream.attempts.items() if position != event.position}
-            return replace(stream, attempts=others, failed=stream.failed + 1)
+            return replace(stream, attempts=others, failed=stream.failed + (not event.fails_node))
         case e.ItemFailed():
             return replace(stream, attempts={**stream.attempts, event.position: event.item_attempt})
         case e.OutboxClosed():

@@ -59,8 +59,9 @@ class Streaming(Standing):
         *,
         final: bool,
         at: int,
+        fails_node: bool = False,
     ) -> None:
-        """An attempt at one item has failed."""
+        """An attempt at one item has failed, and its node perhaps with it."""
         self._record(
             e.ItemFailed(
                 node_id=node_id,
@@ -69,6 +70,7 @@ class Streaming(Standing):
                 item_attempt=item_attempt,
                 error=error,
                 final=final,
+                fails_node=fails_node,
             ),
             at,
         )
