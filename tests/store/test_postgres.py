@@ -524,17 +524,26 @@ async def test_plans_made_for_small_tables_are_right_for_large_ones(
         await raw.execute("VACUUM ANALYZE")
     await raw.execute("SET enable_seqscan = off; SET enable_bitmapscan = off")
     foreign_key = "SELECT 1 FROM ONLY run_state x WHERE project_id = $1 AND run_id = $2 FOR KEY SHARE OF x"
+    found_in = {
+        SQL["step_run"]: {"run_state"},
+        SQL["commit_group"]: {"run_state", "run_commands", "run_archives", "run_steps", "run_inbox_messages"},
+        SQL["commit_audited"]: {"run_state", "run_commands", "run_archives", "run_steps", "run_inbox_messages"},
+        SQL["look_up"]: {"run_state", "run_events"},
+        SQL["look_up_audited"]: {"run_state"},
+        foreign_key: {"run_state"},
+    }
 
     for mode in ("force_generic_plan", "force_custom_plan"):
         await raw.execute(f"SET plan_cache_mode = {mode}")
-        for statement in (SQL["step_run"], foreign_key, SQL["commit_group"]):
-            if statement == SQL["commit_group"] and rows == 1 and is_analysed:
-                continue  # reading the only run there is costs the same; the plan is made anew with the next analysis
+        for statement, tables in found_in.items():
             plan = await _plan(raw, statement)
-            lookups = re.findall(r"Scan using (\w+) on run_state.*\n\s+Index Cond: (.*)", plan)
-            assert lookups
-            assert {name for name, _ in lookups} == {"run_state_pkey"}, plan
-            assert all("run_id = " in condition for _, condition in lookups), plan
+            lookups = [
+                (table, name, condition)
+                for name, table, condition in re.findall(r"Scan using (\w+) on (run_\w+).*\n\s+Index Cond: (.*)", plan)
+            ]
+            assert {table for table, _, _ in lookups} == tables, plan
+            assert all(name == f"{table}_pkey" for table, name, _ in lookups), plan
+            assert all("run_id = " in how or "ROW(project_id, run_id) >= " in how for _, _, how in lookups), plan
             assert "Seq Scan" not in plan
             assert "Bitmap Heap Scan on run_" not in plan
 
@@ -581,7 +590,14 @@ async def test_items_in_flight_are_shown_in_a_view(store: PostgresStore, raw: An
 async def _plan(raw: Any, statement: str) -> str:
     await raw.execute(f"PREPARE asked AS {statement}")
     types = await raw.fetchval("SELECT parameter_types::text[] FROM pg_prepared_statements WHERE name = 'asked'")
-    values = {"text": "'default'", "bigint": "1", "boolean": "false", "jsonb": "'[[]]'"}
+    values = {
+        "text": "'default'",
+        "bigint": "1",
+        "jsonb": "'[[]]'",
+        "text[]": "'{a}'",
+        "bigint[]": "'{1}'",
+        "boolean[]": "'{f}'",
+    }
     rows = await raw.fetch(f"EXPLAIN EXECUTE asked ({', '.join(values[kind] for kind in types)})")
     await raw.execute("DEALLOCATE asked")
     return "\n".join(row[0] for row in rows)

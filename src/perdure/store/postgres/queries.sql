@@ -80,9 +80,11 @@ SELECT run_id FROM moved;
 --            written in the place of one that is past, because a row that this very transaction has removed is in nobody's way.
 -- `commit_audited` is the same without the events, for runs whose logs are written on the side. A statement of its own: whoever names a
 -- table has to wait for those who have locked it, also if nothing is written there.
--- Two spellings keep the plan right, which is made once for groups of every size. A comparison with jsonb_typeof counts as a rare
--- match, so runs are looked up one by one by their key. `(… IN (…)) IS TRUE` is never turned into a join and costs next to
--- nothing: it is one probe of a hash table per row.
+-- One plan serves groups of every size and tables of every size: it is made once, perhaps while there is not one row. So nothing is left
+-- to statistics. Rows are looked up one by one by their key (LATERAL), and changed by their place, which nobody can change while the
+-- run is locked; if somebody did so before, since this statement began, the row is not found, and `look_up` tells that it was busy. In
+-- the archive a run is the first one in the order of the key, which no other index has. `(… IN (…)) IS TRUE` is never turned into a join
+-- and costs next to nothing: it is one probe of a hash table per row.
 WITH moves AS (
     SELECT m->>0 AS run_id, (m->>1)::bigint AS epoch, (m->>2)::bigint AS base_seq, m->>3 AS claimant, m->>4 AS dead,
            (m->>5)::boolean AS releases, (m->>6)::bigint AS next_epoch, m->>7 AS status, (m->>8)::bigint AS branch_id,
@@ -90,15 +92,14 @@ WITH moves AS (
            (m->>14)::bigint AS recoveries, (m->>15)::bigint AS wake_at, (m->>16)::bigint AS started_at,
            (m->>17)::bigint AS ended_at, (m->>18)::bigint AS workflow_version, m->>19 AS graph_hash, m->>20 AS audit
       FROM jsonb_array_elements($2::jsonb) AS m
-     WHERE jsonb_typeof(m) = 'array'
 ), locked AS (
-    SELECT moves.*
-      FROM moves JOIN run_state AS r
-        ON r.project_id = $1 AND r.run_id = moves.run_id AND r.lease_epoch = moves.epoch AND r.last_seq = moves.base_seq
-     WHERE moves.claimant IS NULL OR r.owner IS NULL OR r.owner = moves.dead
-        OR (r.owner IN (SELECT engine_id FROM engines WHERE expires_at > now())) IS NOT TRUE
-     ORDER BY r.run_id
-       FOR NO KEY UPDATE OF r SKIP LOCKED
+    SELECT moves.*, r.place
+      FROM (SELECT * FROM moves ORDER BY run_id COLLATE "C") AS moves,
+           LATERAL (SELECT ctid AS place FROM run_state
+                     WHERE project_id = $1 AND run_id = moves.run_id AND lease_epoch = moves.epoch AND last_seq = moves.base_seq
+                       AND (moves.claimant IS NULL OR owner IS NULL OR owner = moves.dead
+                            OR (owner IN (SELECT engine_id FROM engines WHERE expires_at > now())) IS NOT TRUE)
+                       FOR NO KEY UPDATE SKIP LOCKED) AS r
 ), moved AS (
     UPDATE run_state AS r
        SET last_seq = locked.last_seq, version = r.version + 1, lease_epoch = locked.next_epoch,
@@ -108,7 +109,7 @@ WITH moves AS (
            ended_at = locked.ended_at, workflow_version = coalesce(locked.workflow_version, r.workflow_version),
            graph_hash = coalesce(locked.graph_hash, r.graph_hash), audit = locked.audit
       FROM locked
-     WHERE r.project_id = $1 AND r.run_id = locked.run_id AND r.lease_epoch = locked.epoch AND r.last_seq = locked.base_seq
+     WHERE r.ctid = locked.place AND r.lease_epoch = locked.epoch AND r.last_seq = locked.base_seq
     RETURNING r.run_id
 ), created AS (
     INSERT INTO run_state (project_id, run_id, owner, lease_epoch, version, workflow, workflow_version, graph_hash, status,
@@ -119,7 +120,9 @@ WITH moves AS (
            (c->>20)::bigint, c->>21
       FROM jsonb_array_elements($3::jsonb) AS c
      WHERE (SELECT count(*) FROM locked) >= 0
-       AND (SELECT true FROM run_archives AS a WHERE a.project_id = $1 AND a.run_id = c->>0) IS NOT TRUE
+       AND (SELECT (project_id, run_id) = ($1, c->>0)
+              FROM run_archives
+             WHERE (project_id, run_id) >= ($1, c->>0) ORDER BY project_id, run_id LIMIT 1) IS NOT TRUE
      ORDER BY (c->>0) COLLATE "C"
     ON CONFLICT (project_id, run_id) DO NOTHING
     RETURNING run_id
@@ -180,10 +183,13 @@ WITH moves AS (
 ), taken AS (
     UPDATE run_commands AS c
        SET taken_seq = t.seq
-      FROM (SELECT w->>0 AS run_id, w->>1 AS command_id, (w->>2)::bigint AS seq
-              FROM jsonb_array_elements($8::jsonb) AS w
-             WHERE jsonb_typeof(w) = 'array' AND (w->>0 IN (SELECT run_id FROM written)) IS TRUE) AS t
-     WHERE c.project_id = $1 AND c.command_id = t.command_id AND c.run_id = t.run_id AND c.taken_seq IS NULL
+      FROM (SELECT (w->>2)::bigint AS seq, k.place
+              FROM jsonb_array_elements($8::jsonb) AS w,
+                   LATERAL (SELECT ctid AS place FROM run_commands
+                             WHERE project_id = $1 AND run_id = w->>0 AND command_id = w->>1
+                            OFFSET 0) AS k
+             WHERE (w->>0 IN (SELECT run_id FROM written)) IS TRUE) AS t
+     WHERE c.ctid = t.place AND c.taken_seq IS NULL
 ), emptied AS (
     DELETE FROM run_inbox_messages
      WHERE ctid = ANY (ARRAY(
@@ -240,9 +246,13 @@ SELECT asked.run_id, r.audit,
   FROM unnest($2::text[], $3::bigint[], $4::bigint[], $5::boolean[], $6::text[])
        AS asked (run_id, epoch, base_seq, claims, dead)
 -- not in look_up_audited:
-  LEFT JOIN run_events AS e ON e.project_id = $1 AND e.run_id = asked.run_id AND e.seq = asked.base_seq + 1
+  LEFT JOIN LATERAL (SELECT id FROM run_events
+                      WHERE project_id = $1 AND run_id = asked.run_id AND seq = asked.base_seq + 1
+                     OFFSET 0) AS e ON true
 -- in both:
-  LEFT JOIN run_state AS r ON r.project_id = $1 AND r.run_id = asked.run_id;
+  LEFT JOIN LATERAL (SELECT audit, lease_epoch, last_seq, owner FROM run_state
+                      WHERE project_id = $1 AND run_id = asked.run_id
+                     OFFSET 0) AS r ON true;
 
 -- name: version_by_hash
 -- Saving the same graph again gives the version it has.
@@ -895,14 +905,16 @@ SELECT current_setting('server_encoding'), current_setting('fsync'), current_set
 -- name: set_session
 -- Every connection. A stronger synchronous_commit that the operator has chosen stays. Sequential and bitmap scans are never
 -- right here, but look cheap to a plan that is made while tables are small and kept while they grow. Whatever the database's
--- default isolation is: who waited for a row must see what its last holder wrote. `$1` how long to wait for a lock.
+-- default isolation is: who waited for a row must see what its last holder wrote. `$1` how long to wait for a lock, `$2` whether plans
+-- are made for the values of each call or once: what commits finds every row by its key, and planning it takes longer than doing it.
 SELECT set_config('synchronous_commit',
                   CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, false),
        set_config('idle_in_transaction_session_timeout', '5s', false), set_config('lock_timeout', $1, false),
        set_config('statement_timeout', '15s', false), set_config('tcp_keepalives_idle', '30', false),
        set_config('tcp_keepalives_interval', '10', false), set_config('tcp_keepalives_count', '3', false),
        set_config('enable_seqscan', 'off', false), set_config('enable_bitmapscan', 'off', false),
-       set_config('jit', 'off', false), set_config('default_transaction_isolation', 'read committed', false);
+       set_config('jit', 'off', false), set_config('default_transaction_isolation', 'read committed', false),
+       set_config('plan_cache_mode', $2, false);
 
 -- name: check_session
 -- A statement of its own: behind a pooler it may be answered by another session than the one that was set.
