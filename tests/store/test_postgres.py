@@ -22,7 +22,7 @@ from perdure.ids import CommandId, EngineId
 from perdure.journal import events as e
 from perdure.store.postgres.address import parse_url
 from perdure.store.postgres.session import open_session
-from perdure.store.postgres.store import PostgresStore, open_postgres
+from perdure.store.postgres.store import READERS_AHEAD, PostgresStore, open_postgres
 from perdure.store.queries import load_queries
 from perdure.store.shapes import Command, LogLine, RunFilter
 from perdure.store.transitions import Busy, Claim, Committed, LeaseLost, Outcome, Rejected
@@ -493,7 +493,7 @@ async def test_behind_a_transaction_pooler_nothing_relies_on_a_session(postgres_
 # Connections
 
 
-async def test_only_who_registers_holds_a_connection_for_commits_and_it_is_in_no_transaction(
+async def test_only_who_registers_has_connections_ready_and_none_is_in_a_transaction(
     store: PostgresStore, raw: Any
 ) -> None:
     asked = """
@@ -505,7 +505,8 @@ async def test_only_who_registers_holds_a_connection_for_commits_and_it_is_in_no
     await store.register_engine(engine_row(ENGINE), ttl_seconds=600)
 
     after = await raw.fetch(asked)
-    assert len(after) == len(before) + 1
+    assert len(before) == 1
+    assert len(after) == READERS_AHEAD + 2  # for commits, and for news
     assert {row["state"] for row in after} == {"idle"}
 
 

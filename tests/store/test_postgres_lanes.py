@@ -145,3 +145,48 @@ async def test_who_waits_for_a_lane_that_is_closed_hears_of_it(lane: Lane, serve
         await lane.close()
         server.asked[0].set_result(connection())
         await opening
+
+
+async def test_connections_opened_ahead_are_there_for_as_many_calls(lane: Lane, server: Server) -> None:
+    async with asyncio.TaskGroup() as group:
+        opening = group.create_task(lane.open_ahead(2))
+        for place in range(2):
+            await quiet()
+            server.asked[place].set_result(connection())
+        await opening
+
+        async with lane.session() as one, lane.session() as other:
+            assert one is not other
+
+    assert len(server.asked) == 2
+
+
+async def test_what_cannot_be_opened_ahead_is_opened_when_it_is_needed(lane: Lane, server: Server) -> None:
+    async with asyncio.TaskGroup() as group:
+        opening = group.create_task(lane.open_ahead(3))
+        await quiet()
+        server.asked[0].set_result(first := connection())
+        await quiet()
+        server.asked[1].set_exception(StoreUnavailable("too many"))
+        await opening
+
+        async with lane.session() as one:
+            assert one is first
+            later = group.create_task(lane.take())
+            await quiet()
+            server.asked[2].set_result(second := connection())
+            assert await later is second
+
+
+async def test_several_may_open_ahead_at_once(lane: Lane, server: Server) -> None:
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        for _ in range(2):
+            group.create_task(lane.open_ahead(3))
+        while len(server.asked) < 3 or not server.asked[-1].done():
+            await quiet()
+            for opening in server.asked:
+                if not opening.done():
+                    opening.set_result(connection())
+    await quiet()
+
+    assert len(server.asked) == 3

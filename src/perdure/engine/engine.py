@@ -35,6 +35,7 @@ from perdure.engine.committer import Committer
 from perdure.engine.doctoring import Diagnosis, Doctor
 from perdure.engine.driven import driven_so_far
 from perdure.engine.driver import Driver, NotOurs
+from perdure.engine.garbage import collect_early
 from perdure.engine.hub import Hub
 from perdure.engine.inputs import check_inputs
 from perdure.engine.keeping import Keeping
@@ -715,6 +716,7 @@ class Engine(Keeping, Retention, Telling, Versions):
             engine_id=lambda: self._membership.engine_id,
             may_wake=self._may_take_up,
         )
+        asyncio.get_running_loop().call_soon(collect_early)  # while the database is at work
         await self._membership.join()
         self._stack.push_async_callback(self._membership.leave)
         self._tasks = await self._stack.enter_async_context(asyncio.TaskGroup())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from perdure.clock import Clock
@@ -31,6 +32,7 @@ class Lane:
         self._connect = connect
         self._turns = asyncio.Semaphore(size)
         self._idle: list[Session] = []
+        self._lent = 0
         self._is_opening = False
         self._waiting: deque[asyncio.Future[None]] = deque()
         """Those who wait until there may be a connection for them, or until they may open one."""
@@ -45,14 +47,30 @@ class Lane:
         """Wait for a turn and return a connection, to be given back."""
         await self._turns.acquire()
         try:
-            return await self._take()
+            session = await self._take()
         except BaseException:
             self._turns.release()
             raise
+        self._lent += 1
+        return session
+
+    async def open_ahead(self, number: int) -> None:
+        """Have so many connections before there are calls for them, or as many as can be had."""
+        with suppress(Exception):  # whoever needs one opens it, and hears what is wrong
+            while self._lent + len(self._idle) < number and not (self._is_opening or self._turns.locked()):
+                await self._turns.acquire()  # there is one: nobody holds one and waits for another
+                try:
+                    session = await self._open()
+                except BaseException:
+                    self._turns.release()
+                    raise
+                self._lent += 1
+                self.give_back(session, is_sound=True)
 
     def give_back(self, session: Session, *, is_sound: bool) -> None:
         """Take a connection back, and let the next one have its turn."""
         self._turns.release()
+        self._lent -= 1
         if is_sound and session.is_idle and not self._is_closed:
             self._idle.append(session)
             self._wake_one()

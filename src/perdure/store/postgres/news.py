@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from perdure.clock import Clock
 from perdure.store.postgres.session import CALL_SECONDS, Session
@@ -47,6 +48,11 @@ class News:
             return False
         self._arrived.clear()
         return True
+
+    async def open(self) -> None:
+        """Connect, if that can be done now."""
+        with suppress(Exception):  # as in `_listening`
+            await self._ready()
 
     def tell(self) -> None:
         """Wake the others soon, at most once in a while however often this is called."""

@@ -58,6 +58,8 @@ from perdure.store.transitions import Busy, Claim, Outcome, Release, Transition
 
 READERS = 4
 """Connections for everything that is neither a commit nor a heartbeat, at most."""
+READERS_AHEAD = 3
+"""Of those, how many are open when an engine begins: as many as it has use for at once."""
 MIGRATION_SECONDS = 120.0
 ARCHIVING_SECONDS = 60.0
 FINISH_SECONDS = 1.0
@@ -405,7 +407,15 @@ class PostgresStore(Lookups):
     async def register_engine(self, engine: EngineRow, *, ttl_seconds: float) -> None:
         values = (engine.engine_id, engine.name, engine.host, engine.pid, engine.process_start, float(ttl_seconds))
         await self._caller.call(self._readers, lambda session: session.rows("register_engine", *values))
-        await self._caller.call(self._commits, ready_to_write)  # whoever registers is about to commit
+        # Whoever registers is about to commit, and to ask several things at once.
+        first, *_ = await asyncio.gather(
+            self._caller.call(self._commits, ready_to_write),
+            self._readers.open_ahead(READERS_AHEAD),
+            *(() if self._news is None else (self._news.open(),)),
+            return_exceptions=True,
+        )
+        if isinstance(first, BaseException):
+            raise first
 
     async def renew_engine(self, engine_id: EngineId, *, ttl_seconds: float) -> bool:
         values = (engine_id, float(ttl_seconds))

@@ -318,14 +318,12 @@ class SqliteFile:
         """Use the connection that writes for one thing at a time."""
         return await self._shielded(self._alone(work))
 
-    def make_room(self) -> None:
-        """Have the log lengthened for the commits that are to come, unless somebody else writes at this moment."""
-        if not self.is_inline:
-            self._begin(self._make_room())
-
-    async def _make_room(self) -> None:
+    async def make_room(self) -> None:
+        """Lengthen the log for the commits that are to come, unless somebody else writes at this moment."""
+        if self.is_inline:
+            return
         try:
-            await self._alone(lambda: self.impatiently(lambda: make_room(self.writer, self.path)))
+            await self.write(lambda: self.impatiently(lambda: make_room(self.writer, self.path)))
         except Exception as error:  # whatever it is, commits only take longer without
             log.info("no_room_made", extra={"error": str(error)})
 

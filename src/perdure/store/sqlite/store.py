@@ -349,7 +349,7 @@ class SqliteStore(Lookups):
             "register_engine",
             (engine.engine_id, engine.name, engine.host, engine.pid, engine.process_start, self._boot_id, expires_at),
         )
-        self._file.make_room()
+        await self._file.make_room()
 
     async def renew_engine(self, engine_id: EngineId, *, ttl_seconds: float) -> bool:
         self._file.require_same()
