@@ -131,7 +131,7 @@ def chain_of(body: Any, steps: int) -> Any:
             state = body(state)
         return state
 
-    return _defined(chain)
+    return chain
 
 
 def fan_of(body: Any, joining: Any, width: int) -> Any:
@@ -141,12 +141,12 @@ def fan_of(body: Any, joining: Any, width: int) -> Any:
         joined: State = joining([body(start) for _ in range(width)])
         return joined
 
-    return _defined(fan)
+    return fan
 
 
-def _defined(flow: Any) -> Any:
-    """Trace the workflow: what others do where they build or compile their graph, before the watch starts."""
-    assert flow.graph.nodes
+async def defined(engine: Engine, flow: Any) -> Any:
+    """Trace and save the workflow: what others do where they build or compile their graph, before the watch starts."""
+    await engine.save(flow)
     return flow
 
 
@@ -165,11 +165,11 @@ def stream_of(source: Any, body: Any) -> Any:
     def stream(size: int) -> None:
         body.map(source(size))
 
-    return _defined(stream)
+    return stream
 
 
 async def run_chain(engine: Engine, task: Task, body: Any) -> Any:
-    chain = chain_of(body, task.steps)
+    chain = await defined(engine, chain_of(body, task.steps))
     with stopwatch() as watch:
         run = await engine.start(chain, state={"n": 0}, run_id="chain", durability=DURABILITY.get(task.variant))
         result = await run.result()
@@ -182,7 +182,7 @@ async def _w1(engine: Engine, task: Task) -> Measurement:
 
 
 async def _w2(engine: Engine, task: Task) -> Measurement:
-    chain = chain_of(STEPS.get(task.variant, step), task.steps)
+    chain = await defined(engine, chain_of(STEPS.get(task.variant, step), task.steps))
 
     async def run(number: int) -> None:
         started = await engine.start(chain, state={"n": 0}, run_id=f"run-{number}")
@@ -194,7 +194,7 @@ async def _w2(engine: Engine, task: Task) -> Measurement:
 
 
 async def _w3(engine: Engine, task: Task) -> Measurement:
-    fan = fan_of(STEPS.get(task.variant, step), JOINS.get(task.variant, join), task.steps)
+    fan = await defined(engine, fan_of(STEPS.get(task.variant, step), JOINS.get(task.variant, join), task.steps))
     with stopwatch() as watch:
         run = await engine.start(fan, state={"n": 0}, run_id="fan")
         result = await run.result()
@@ -203,7 +203,7 @@ async def _w3(engine: Engine, task: Task) -> Measurement:
 
 
 async def run_stream(engine: Engine, task: Task) -> Any:
-    stream = stream_of(SOURCES.get(task.variant, numbers), ITEMS.get(task.variant, item))
+    stream = await defined(engine, stream_of(SOURCES.get(task.variant, numbers), ITEMS.get(task.variant, item)))
     with stopwatch() as watch:
         run = await engine.start(stream, size=task.steps, run_id="stream")
         await run.result()
@@ -222,7 +222,7 @@ async def _w5(engine: Engine, task: Task) -> Measurement:
     figures = Waiting(task=task)
     woken: list[Run[Any]] = []
     is_in_a_body = task.variant == WAITING_BODY
-    flow = _defined(waiting if is_in_a_body else asking)
+    flow = await defined(engine, waiting if is_in_a_body else asking)
 
     async def start(number: int) -> None:
         run = await engine.start(flow, run_id=f"run-{number}")
