@@ -111,7 +111,8 @@ def test_a_run_goes_back_to_a_node_with_other_values(failed: Cli):
         (("nowhere",), "no node 'nowhere' in its graph: it has 'load', 'total', 'report'"),
         (("total", "-i", "size=3"), "it has no input 'size' (it has 'xs', 'scale')"),
         (("total", "-i", "scale=much"), "'scale':"),
-        (("total", "-i", "scale"), "is not NAME=VALUE"),
+        (("total", "-i", "scale"), "is not of the form name=value"),
+        (("total", "-i", "scale=1", "-i", "scale=2"), "'scale' is given twice"),
         (("total", "-i", "scale=1", "--output", "2"), "do not go together"),
         (("total", "--output", '"much"'), "is not what node total returns"),
     ],
@@ -361,3 +362,31 @@ def test_a_version_on_which_it_cannot_go_on_is_refused(failed: Cli):
     assert "load: its type changed" in refused.stderr
     assert "7" in unknown.stderr
     assert failed.json("show", "r1")["version"] == 1
+
+
+def test_other_inputs_are_read_as_what_they_are_for(cli: Cli):
+    cli.write(
+        "flow.py",
+        """
+from datetime import date
+from perdure import node, workflow
+
+@node
+def label(code: str, n: int, day: date) -> str:
+    return f"{code!r} {n} {day.year}"
+
+@workflow
+def flow(code: str, n: int = 1, day: date = date(2026, 1, 31)) -> str:
+    return label(code, n, day)
+""",
+    )
+    assert cli("run", "flow.py", "-i", "code=7", "--run-id", "r1").stdout.endswith("'7' 1 2026\n")
+
+    forked = cli("fork", "r1", "-i", "code=8", "-i", "n=2", "-i", "day=2027-02-03", "--run-id", "r2")
+    jumped = cli("jump", "r1", "label", "-i", "code=true", "-i", "n=3", "-i", "day=2028-02-03")
+    told = cli("jump", "r1", "label", "-i", "n=many", "--dry-run")
+
+    assert forked.stdout.endswith("'8' 2 2027\n"), forked.stderr
+    assert jumped.stdout.endswith("'true' 3 2028\n"), jumped.stderr
+    assert told.returncode == 2
+    assert "'n':" in told.stderr

@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from perdure.cli.exits import Exit
+from perdure.cli.given import as_annotated, split_pairs
 from perdure.cli.options import (
     COMMAND_LINE,
     Place,
@@ -30,7 +31,9 @@ from perdure.engine.branches import Branch, Span, load_branches
 from perdure.engine.engine import Engine
 from perdure.engine.inspect import find_run, load_run
 from perdure.engine.repairs import Preview
+from perdure.engine.run import Run
 from perdure.errors import CannotGoBack
+from perdure.graph.declare import declared_types
 from perdure.ids import RunId
 from perdure.journal.flow import Range, ranges_of
 
@@ -51,7 +54,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     node: str | None = None
     branch: int | None = None
     place: str | int | None = None
-    inputs: Mapping[str, Any] = {}
+    inputs: Mapping[str, str] = {}
+    """As they were written."""
     outputs: Any = msgspec.UNSET
     items: Sequence[int] | None = None
     version: str | None = None
@@ -76,17 +80,6 @@ def manner_options(command: Callable[..., int]) -> Callable[..., int]:
         return command(**others, manner=manner)
 
     return reason_option(dry_run_option(imports_option(store_option(json_option(told)))))
-
-
-def read_pair(text: str) -> tuple[str, Any]:
-    """Return a name and its value, which is JSON or a text."""
-    name, is_given, value = text.partition("=")
-    if not is_given or not name:
-        raise click.UsageError(f"--input {text!r} is not NAME=VALUE.")
-    try:
-        return name, msgspec.json.decode(value)
-    except msgspec.DecodeError:
-        return name, value
 
 
 def read_items(text: str) -> list[int]:
@@ -164,14 +157,14 @@ def jump_command(
         raise click.UsageError("--input and --output do not go together: a node whose output is given does not run.")
     if items is not None and output is not None:
         raise click.UsageError("--items and --output do not go together: a node whose output is given does not run.")
+    texts = split_pairs(pairs)
     chosen = None if items is None else read_items(items)
     require(manner.place)
     with users_output(as_json=manner.as_json):
         value: Any = msgspec.UNSET
         if output is not None:
             value = asyncio.run(read_output(run, node, output, manner.imports, manner.place, version=version))
-    inputs = dict(map(read_pair, pairs))
-    change = Change(node=node, inputs=inputs, outputs=value, items=chosen, version=version)
+    change = Change(node=node, inputs=texts, outputs=value, items=chosen, version=version)
     return _go_back(run, change, manner)
 
 
@@ -261,7 +254,7 @@ async def _went_back(run_id: RunId, change: Change, manner: Manner) -> Ended:
         else:
             await handle.jump(
                 change.node,
-                inputs=change.inputs,
+                inputs=await _inputs(handle, change, engine),
                 outputs=change.outputs,
                 items=change.items,
                 version=change.version,
@@ -271,12 +264,20 @@ async def _went_back(run_id: RunId, change: Change, manner: Manner) -> Ended:
         return await attend(engine, run_id, manner.place, None, as_json=manner.as_json, known=known, stay=False)
 
 
+async def _inputs(handle: Run[Any], change: Change, engine: Engine) -> dict[str, Any]:
+    """Return what the node is to be given, read as its parameters say where its code is at hand."""
+    graph = await engine.graph_of(await handle.state()) if change.inputs else None
+    types = () if graph is None else [node.type for node in graph.nodes if node.id == change.node]
+    handles = [handle for name in types if name in declared_types() for handle in declared_types()[name].inputs]
+    return as_annotated(change.inputs, {handle.name: handle.annotation for handle in handles})
+
+
 async def _preview(run_id: RunId, change: Change, place: Place) -> Preview:
     async with Engine(place.url, recover=False) as engine:
         handle = await engine.get(run_id)
         return await handle.preview(
             change.node,
-            inputs=change.inputs,
+            inputs=await _inputs(handle, change, engine),
             outputs=change.outputs,
             items=change.items,
             version=change.version,

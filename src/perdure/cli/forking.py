@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import click
 import msgspec
 
-from perdure.cli.back import read_pair
+from perdure.cli.given import as_annotated, split_pairs
 from perdure.cli.options import Place, imports_option, json_option, store_option, users_output
 from perdure.cli.run import Ended, attend, conclude, prepare
 from perdure.cli.stores import require
 from perdure.engine.engine import Engine
+from perdure.graph.declare import declared_workflows
 from perdure.ids import RunId
 
 
@@ -22,7 +22,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 
     run_id: str | None
     at: str | int | None
-    inputs: Mapping[str, Any]
+    inputs: Mapping[str, str]
+    """As they were written."""
     version: int | None
 
 
@@ -59,11 +60,12 @@ def fork_command(
       perdure fork 0198f2 --at before-review --run-id second-thoughts
       perdure fork 0198f2 -i month=June
     """
+    texts = split_pairs(pairs)
     require(store)
     wanted = int(place) if place is not None and place.isdecimal() else place
     with users_output(as_json=as_json):
         source = asyncio.run(prepare(run, imports, store, reopens=True))
-        wish = Wish(run_id=run_id, at=wanted, inputs=dict(map(read_pair, pairs)), version=version)
+        wish = Wish(run_id=run_id, at=wanted, inputs=texts, version=version)
         ended = asyncio.run(_forked(source, wish, store, as_json=as_json))
     return conclude(ended, store, as_json=as_json)
 
@@ -71,5 +73,7 @@ def fork_command(
 async def _forked(source: RunId, wish: Wish, place: Place, *, as_json: bool) -> Ended:
     async with Engine(place.url, recover=False) as engine:
         run = await engine.get(source)
-        fork = await run.fork(run_id=wish.run_id, at=wish.at, inputs=wish.inputs, version=wish.version)
+        declared = declared_workflows().get((await run.state()).workflow)
+        inputs = as_annotated(wish.inputs, {} if declared is None else declared.input_types)
+        fork = await run.fork(run_id=wish.run_id, at=wish.at, inputs=inputs, version=wish.version)
         return await attend(engine, fork.run_id, place, None, as_json=as_json, known=0, stay=False)

@@ -40,6 +40,25 @@ def read_inputs(program: Program, pairs: Sequence[str], file: str | None) -> dic
     return given
 
 
+def split_pairs(pairs: Sequence[str]) -> dict[str, str]:
+    """Return the texts that were given by their names. Raises click.UsageError for what is no NAME=VALUE, or given twice."""
+    try:
+        return _by_name(pairs)
+    except ValueError as error:
+        raise click.UsageError(f"--input: {error}.") from None
+
+
+def as_annotated(texts: Mapping[str, str], annotations: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what texts stand for, each as `read_inputs` reads it. What is JSON is read as that where there is no annotation."""
+
+    def fits(name: str, value: Any) -> bool:
+        return check_constant(value, annotations.get(name, Any)) is None
+
+    return {
+        name: _value(text, annotations.get(name, Any), functools.partial(fits, name)) for name, text in texts.items()
+    }
+
+
 def value_of(option: str, text: str | None) -> Any:
     """Return the JSON value that an option was given; None if it was not. Raises click.UsageError if it is no JSON."""
     if text is None:
@@ -63,13 +82,20 @@ def _fitting(program: Program, annotations: Mapping[str, Any]) -> Fits:
 
 
 def _split(program: Program, pairs: Sequence[str]) -> dict[str, str]:
+    try:
+        return _by_name(pairs)
+    except ValueError as error:
+        raise WrongInputs(program.name, [str(error)]) from None
+
+
+def _by_name(pairs: Sequence[str]) -> dict[str, str]:
     texts: dict[str, str] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals or not name:
-            raise WrongInputs(program.name, [f"{pair!r} is not of the form name=value"])
+            raise ValueError(f"{pair!r} is not of the form name=value")
         if name in texts:
-            raise WrongInputs(program.name, [f"{name!r} is given twice"])
+            raise ValueError(f"{name!r} is given twice")
         texts[name] = text
     return texts
 
