@@ -77,7 +77,7 @@ def test_show_gives_exactly_what_the_documentation_says(ended: Cli):
 
     assert list(run) == [
         *("run_id", "workflow", "version", "status", "inputs", "outputs", "error", "branch", "progress", "nodes"),
-        *("reason", "wake_at", "waits", "checkpoint", "deleted_at", "tags", "journal"),
+        *("reason", "wake_at", "waits", "checkpoint", "deleted_at", "tags", "journal", "told"),
     ]
     assert (run["run_id"], run["workflow"], run["version"], run["status"]) == ("bad-1", "staged", 1, "failed")
     assert run["inputs"] == {"n": 1}

@@ -443,3 +443,19 @@ def test_wrong_use_changes_nothing(flow: Cli):
     assert {words: told.returncode for words, told in done.items()} == dict.fromkeys(WRONG_USE, 2)
     assert all("Error:" in told.stderr and "Traceback" not in told.stderr for told in done.values())
     assert flow.json("show", "r1") == before
+
+
+@pytest.mark.slow
+def test_what_a_run_was_told_while_nobody_drove_it_is_shown(flow: Cli):
+    asking(flow)
+    assert flow("pause", "r1", "--reason", "for the night").returncode == 0
+
+    shown, document = flow("show", "r1").stdout, flow.json("show", "r1")
+
+    assert "to pause: for the night" in shown
+    assert "and not taken up yet" in shown
+    (told,) = document["told"]
+    assert told.pop("at").endswith("Z")
+    assert told == {"kind": "pause", "reason": "for the night"}
+    flow("resume", "r1")
+    assert flow.json("show", "r1")["told"] == []

@@ -50,6 +50,16 @@ MOST_WAITS = 10
 MOST_ERRORS = 5
 """How many failed nodes are shown with their errors."""
 
+TOLD = {
+    "pause": "to pause",
+    "resume": "to go on",
+    "cancel": "to stop for good",
+    "retry": "to try again what has failed",
+    "jump": "to go back",
+    "restore": "to go back",
+}
+"""What may become of a run as a whole by what it is told."""
+
 
 @click.command("show")
 @click.argument("run", metavar="RUN")
@@ -143,6 +153,7 @@ async def picture(store: Store, run_id: RunId, place: Place, sheet: Paper) -> li
         *_tagged(await store.load_tags(run_id), sheet),
         *_deleted(await store.load_deletion(run_id), sheet),
         *_saved(await store.last_checkpoint(run_id), sheet),
+        *_told(stored, sheet),
         *spaced(chart(stored, graph, log, sheet, is_driven=is_driven)),
         *spaced(_waits(stored, sheet)),
         *_failed_items(stored, log, sheet),
@@ -194,6 +205,15 @@ def _saved(last: CheckpointState | None, sheet: Paper) -> Iterator[str]:
     if last is not None:
         where = f"up to event {last.seq}, {day_and_time(last.saved_at)}"
         yield f"{sheet.pen.faint('saved  ')} {plain(last.name)} {sheet.pen.faint(where)}"
+
+
+def _told(stored: StoredRun, sheet: Paper) -> Iterator[str]:
+    """Yield what the run was told to do, and nobody who drives it has taken up yet."""
+    for command in stored.commands:
+        if (what := TOLD.get(command.kind)) is not None:
+            reason = str(command.payload.get("reason", ""))
+            when = f"({day_and_time(command.created_at)}, and not taken up yet)"
+            yield f"{sheet.pen.faint('told   ')} {what}{': ' + plain(reason) if reason else ''} {sheet.pen.faint(when)}"
 
 
 def chart(

@@ -120,6 +120,15 @@ class WaitReport(msgspec.Struct, frozen=True, kw_only=True):
     """Whether there is an answer that nobody who drives the run has taken up yet."""
 
 
+class ToldReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that a run was told, and that nobody who drives it has taken up yet."""
+
+    kind: str
+    """What it was told to do: `pause`, `cancel`, `send` and so on."""
+    at: str | None
+    reason: str
+
+
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """A run as other programs read it. Values are in their stored form: large ones are references."""
 
@@ -146,6 +155,8 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     journal: e.Journal = "log"
     """With `audit` its log is written on the side, and may have gaps."""
+    told: tuple[ToldReport, ...] = ()
+    """What it was told, and that nobody has taken up yet, oldest first."""
 
 
 async def find_run(store: Store, text: str) -> RunId:
@@ -272,6 +283,12 @@ def report_of(
         waits=tuple(wait_report(wait, is_answered=is_answered(stored, wait)) for wait in open_waits(stored)),
         checkpoint=None if last is None else checkpoint_of(last),
         journal=run.settings.journal,
+        told=tuple(
+            ToldReport(
+                kind=command.kind, at=iso_time(command.created_at), reason=str(command.payload.get("reason", ""))
+            )
+            for command in stored.commands
+        ),
     )
 
 
