@@ -37,6 +37,16 @@ def test_archived_runs_are_listed_read_and_brought_back(cli: Cli):
     assert cli("verify").returncode == 0
 
 
+def test_a_list_without_runs_tells_of_the_archive(cli: Cli):
+    cli.write("flow.py", FLOW)
+    cli("run", "flow.py", "--input", "name=Ada", "--run-id", "ada")
+    assert cli("archive", "--older-than", "0s").returncode == 0
+
+    assert cli("list").stdout == "No runs here; there are some in the archive: perdure archive --list\n"
+    assert cli("list", "bob").stdout == "No runs.\n"
+    assert cli.json("list") == []
+
+
 def test_a_run_that_failed_is_tried_again_when_it_is_back(cli: Cli):
     cli.write("flow.py", FAILING)
     cli("run", "flow.py", "--run-id", "bad")

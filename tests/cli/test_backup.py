@@ -19,6 +19,9 @@ def test_a_store_is_copied(cli: Cli):
     assert cli("backup", "copy.db", "--force").returncode == 0
     (cli.folder / "nightly").mkdir()
     assert cli.json("backup", "nightly")["file"] == str(cli.folder / "nightly" / "perdure.db")
+    assert cli.json("backup", "new/weekly/")["file"] == str(cli.folder / "new" / "weekly" / "perdure.db")
+    assert cli("backup", "other/", "--store", "sqlite:///nothing.db").returncode != 0
+    assert not (cli.folder / "other").exists()
 
 
 def test_a_copy_without_all_of_the_archive_says_what_is_missing(cli: Cli):

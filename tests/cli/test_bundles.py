@@ -73,7 +73,7 @@ def test_what_cannot_be_is_said(cli: Cli):
     there = cli("export", "one")
     cut = cli("import", "cut.bundle")
     taken = cli("import", "one.bundle", "--run-id", "two")
-    large = cli("import", "one.bundle", "--max-size", "1k", *ELSEWHERE)
+    large = cli("import", "one.bundle", "--max-size", "1K", *ELSEWHERE)
     missing = cli("import", "missing.bundle")
     nowhere = cli("export", "one", "no/such/folder.bundle")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -22,24 +23,24 @@ FILE = "perdure.db"
 
 
 @click.command("backup")
-@click.argument("destination", metavar="DEST", type=click.Path(path_type=Path))
+@click.argument("destination", metavar="DEST", type=click.Path())
 @click.option("--force", is_flag=True, help="Also over a file that is there.")
 @blobs_option
 @store_option
 @json_option
 @awaited
-async def backup_command(destination: Path, force: bool, blobs_url: str | None, store: Place, as_json: bool) -> int:
+async def backup_command(destination: str, force: bool, blobs_url: str | None, store: Place, as_json: bool) -> int:
     """Copy a store that is a SQLite file to DEST, with its blobs and its archive, while runs go on.
 
-    DEST is a file, or a folder that is there. The copy is a store: name it with --store to use it. Of a PostgreSQL database, say
-    pg_dump.
+    DEST is a file, or a folder, which is made if it ends with a slash. The copy is a store: name it with --store to use it. Of a
+    PostgreSQL database, say pg_dump.
 
     \b
       perdure backup nightly.db
       perdure verify --store sqlite:///nightly.db
     """
-    target = _file_at(destination)
     async with opened(store) as source:
+        target = _file_at(destination)
         blobs = open_blobs(blobs_url or default_blobs_url(source.url))
         try:
             folder = archive_folder(store)
@@ -62,5 +63,8 @@ async def backup_command(destination: Path, force: bool, blobs_url: str | None, 
     return Exit.DONE
 
 
-def _file_at(destination: Path) -> Path:
-    return destination / FILE if destination.is_dir() else destination
+def _file_at(destination: str) -> Path:
+    path = Path(destination)
+    if destination.endswith(os.sep):
+        path.mkdir(parents=True, exist_ok=True)
+    return path / FILE if path.is_dir() else path

@@ -23,12 +23,12 @@ from perdure.store.bundles import MOST_BYTES
 from perdure.store.opening import default_blobs_url, open_store
 
 SUFFIX = ".bundle"
-_UNITS = {"": 1, "k": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
+_UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
 
 
 def _bytes(ctx: click.Context, parameter: click.Parameter, value: str) -> int:
     """Read a number with a unit: `500M`, `64G`."""
-    found = re.fullmatch(r"(\d{1,9})([kMGT]?)", value)
+    found = re.fullmatch(r"(\d{1,9})([KMGT]?)", value.upper(), re.ASCII)
     if found is None:
         raise click.BadParameter(
             f"{value!r} is no size: give a number and a unit, such as 500M or 64G.", ctx, parameter

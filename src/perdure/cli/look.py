@@ -80,10 +80,11 @@ async def list_command(
     async with opened(store) as source:
         living = await living_engines(source)
         runs = await _page_through(source, _Wanted(status, living), workflow, prefix, tag, limit + 1)
+        others = not runs and bool(await source.list_archives(id_prefix=prefix, before=None, limit=1))
     if as_json:
         print_json([_summary_document(run) for run in runs[:limit]])
     else:
-        _print_list(runs[:limit], living, more=len(runs) > limit)
+        _print_list(runs[:limit], living, more=len(runs) > limit, archived=others)
 
 
 @click.command("events")
@@ -215,10 +216,10 @@ def _summary_document(run: RunSummary) -> dict[str, Any]:
     }
 
 
-def _print_list(runs: Sequence[RunSummary], living: frozenset[EngineId], *, more: bool) -> None:
+def _print_list(runs: Sequence[RunSummary], living: frozenset[EngineId], *, more: bool, archived: bool) -> None:
     sheet = paper()
     if not runs:
-        click.echo("No runs.")
+        click.echo("No runs here; there are some in the archive: perdure archive --list" if archived else "No runs.")
         return
     rows = [("RUN", "WORKFLOW", "STATUS", "STARTED", "TOOK", "WHY"), *(_row(run, living) for run in runs)]
     if not any(row[-1] for row in rows[1:]):
