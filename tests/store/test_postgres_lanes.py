@@ -190,3 +190,24 @@ async def test_several_may_open_ahead_at_once(lane: Lane, server: Server) -> Non
     await quiet()
 
     assert len(server.asked) == 3
+
+
+@pytest.mark.parametrize("trouble", ["the lane is closed", "the connection is lost"])
+async def test_what_is_opened_ahead_in_vain_is_not_opened_for_ever(trouble: str) -> None:
+    opened: list[Connection] = []
+
+    async def connect() -> Session:
+        opened.append(new := Connection())
+        await asyncio.sleep(0)
+        new.is_idle = trouble == "the lane is closed"
+        if trouble == "the lane is closed":
+            await lane.close()
+        return cast("Session", new)
+
+    lane = Lane(connect, size=4, where="here")
+
+    async with asyncio.timeout(5):
+        await lane.open_ahead(3)
+
+    assert len(opened) <= 3
+    assert not any(connection.is_idle for connection in opened)

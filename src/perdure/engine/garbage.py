@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 
 _OLDEST = 2
+MOST_YOUNG = 100_000
+"""With more new objects than this, the collector was turned off meanwhile, and the first collection would take long."""
 
 
 def collect_early() -> None:
@@ -13,5 +15,6 @@ def collect_early() -> None:
     It is due soon after a small program has loaded its modules, and would fall into the first run. In a program that is large
     enough for this to take long it has happened before, while modules were loaded.
     """
-    if gc.isenabled() and not gc.get_stats()[_OLDEST]["collections"]:
+    is_due = gc.isenabled() and not gc.get_stats()[_OLDEST]["collections"]
+    if is_due and gc.get_count()[0] < MOST_YOUNG:
         gc.collect()

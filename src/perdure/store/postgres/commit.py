@@ -1,8 +1,9 @@
 """Writing a group of transitions: one statement, and what to do when it does not simply succeed.
 
 the statement answers      the runs it names are written; the others are looked up. One that was written before, so that only the
-                           answer got lost, is Committed; one whose run still is where the engine saw it is held by somebody
-                           else: Busy. All others are LeaseLost or RunExists.
+                           answer got lost, is Committed; one whose run still is where the engine saw it was changed by somebody
+                           else since the statement began, and is tried once more, or is held by somebody else: Busy. All others
+                           are LeaseLost or RunExists.
 it cannot be written       by a constraint, or because a value has no form in the database: nothing was written. The group is
                            halved until the one that is to blame stands alone: Rejected.
 others were in the way     nothing was written. Again, then each by itself, so that one holds up no other; those that stay locked
@@ -168,7 +169,7 @@ class GroupWriter:
             raise _Refused(problem_of(error)) from error
 
     async def _write_on(
-        self, session: Session, group: Sequence[Transition], name: str, values: tuple[Any, ...]
+        self, session: Session, group: Sequence[Transition], name: str, values: tuple[Any, ...], *, again: bool = True
     ) -> list[Outcome]:
         found = await session.write(name, *values)
         if len(found) == len(group):
@@ -176,6 +177,10 @@ class GroupWriter:
         written = {from_stored(row[0]) for row in found}
         refused = [transition for transition in group if transition.run_id not in written]
         outcomes = await self._look_up(session, refused)
+        busy = [transition for transition in refused if isinstance(outcomes[transition.run_id], Busy)]
+        if busy and again:  # a row that somebody has changed at the same time is there for the next statement
+            second = await self._write_on(session, busy, *self._statement(busy), again=False)
+            outcomes |= zip((transition.run_id for transition in busy), second, strict=True)
         return [outcomes.get(transition.run_id) or Committed() for transition in group]
 
     async def _look_up(self, session: Session, refused: Sequence[Transition]) -> dict[RunId, Outcome]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import TypeVar
 
 from perdure.clock import Clock
@@ -55,17 +54,21 @@ class Lane:
         return session
 
     async def open_ahead(self, number: int) -> None:
-        """Have so many connections before there are calls for them, or as many as can be had."""
-        with suppress(Exception):  # whoever needs one opens it, and hears what is wrong
-            while self._lent + len(self._idle) < number and not (self._is_opening or self._turns.locked()):
-                await self._turns.acquire()  # there is one: nobody holds one and waits for another
-                try:
-                    session = await self._open()
-                except BaseException:
-                    self._turns.release()
-                    raise
-                self._lent += 1
-                self.give_back(session, is_sound=True)
+        """Have so many connections before there are calls for them, or as many as can be had at the first try."""
+        for _ in range(number - self._lent - len(self._idle)):
+            if self._is_opening or self._is_closed or self._turns.locked():
+                return
+            await self._turns.acquire()  # there is one: nobody holds one and waits for another
+            try:
+                session = await self._open()
+            except Exception:  # whoever needs one opens it, and hears what is wrong
+                self._turns.release()
+                return
+            except BaseException:
+                self._turns.release()
+                raise
+            self._lent += 1
+            self.give_back(session, is_sound=True)
 
     def give_back(self, session: Session, *, is_sound: bool) -> None:
         """Take a connection back, and let the next one have its turn."""

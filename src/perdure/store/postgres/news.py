@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from perdure.clock import Clock
+from perdure.errors import StoreUnavailable
 from perdure.store.postgres.session import CALL_SECONDS, Session
 from perdure.store.postgres.texts import to_stored
 
@@ -37,6 +38,7 @@ class News:
         self._teller: asyncio.Task[None] | None = None
         self._happened = 0
         self._told = 0
+        self._is_closed = False
 
     async def wait(self, timeout_seconds: float) -> bool:
         """Return True when another process has told something since the last time this returned True."""
@@ -71,6 +73,7 @@ class News:
             if self._session is not None:
                 await self._session.close()
         finally:
+            self._is_closed = True
             self._drop()
 
     async def _listening(self) -> None:
@@ -112,6 +115,8 @@ class News:
             try:
                 await session.rows("set_news_session")
                 await session.listen(CHANNEL, lambda pid, project: self._hear(session, pid, project))
+                if self._is_closed:
+                    raise StoreUnavailable("The store is closed.")
             except BaseException:
                 session.discard()
                 raise

@@ -185,11 +185,11 @@ WITH moves AS (
        SET taken_seq = t.seq
       FROM (SELECT (w->>2)::bigint AS seq, k.place
               FROM jsonb_array_elements($8::jsonb) AS w,
-                   LATERAL (SELECT ctid AS place FROM run_commands
+                   LATERAL (SELECT ctid AS place, taken_seq FROM run_commands
                              WHERE project_id = $1 AND run_id = w->>0 AND command_id = w->>1
                             OFFSET 0) AS k
-             WHERE (w->>0 IN (SELECT run_id FROM written)) IS TRUE) AS t
-     WHERE c.ctid = t.place AND c.taken_seq IS NULL
+             WHERE k.taken_seq IS NULL AND (w->>0 IN (SELECT run_id FROM written)) IS TRUE) AS t
+     WHERE c.ctid = t.place
 ), emptied AS (
     DELETE FROM run_inbox_messages
      WHERE ctid = ANY (ARRAY(
@@ -905,8 +905,8 @@ SELECT current_setting('server_encoding'), current_setting('fsync'), current_set
 -- name: set_session
 -- Every connection. A stronger synchronous_commit that the operator has chosen stays. Sequential and bitmap scans are never
 -- right here, but look cheap to a plan that is made while tables are small and kept while they grow. Whatever the database's
--- default isolation is: who waited for a row must see what its last holder wrote. `$1` how long to wait for a lock, `$2` whether plans
--- are made for the values of each call or once: what commits finds every row by its key, and planning it takes longer than doing it.
+-- default isolation is: who waited for a row must see what its last holder wrote. `$1` how long to wait for a lock, `$2` how plans are
+-- kept, if that matters: what commits finds every row by its key, and planning it takes longer than doing it.
 SELECT set_config('synchronous_commit',
                   CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, false),
        set_config('idle_in_transaction_session_timeout', '5s', false), set_config('lock_timeout', $1, false),
@@ -914,7 +914,7 @@ SELECT set_config('synchronous_commit',
        set_config('tcp_keepalives_interval', '10', false), set_config('tcp_keepalives_count', '3', false),
        set_config('enable_seqscan', 'off', false), set_config('enable_bitmapscan', 'off', false),
        set_config('jit', 'off', false), set_config('default_transaction_isolation', 'read committed', false),
-       set_config('plan_cache_mode', $2, false);
+       set_config('plan_cache_mode', coalesce($2, current_setting('plan_cache_mode')), false);
 
 -- name: check_session
 -- A statement of its own: behind a pooler it may be answered by another session than the one that was set.

@@ -128,7 +128,7 @@ async def open_session(address: Address, sql: Mapping[str, str], *, commits: boo
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
             lock_timeout = COMMIT_LOCK_TIMEOUT if commits else LOCK_TIMEOUT
-            await session.rows("set_session", lock_timeout, "force_generic_plan" if commits else "auto")
+            await session.rows("set_session", lock_timeout, "force_generic_plan" if commits else None)
             held = await session.rows("check_session", lock_timeout)
     except BaseException:
         session.discard()

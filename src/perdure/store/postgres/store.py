@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,8 @@ READERS = 4
 """Connections for everything that is neither a commit nor a heartbeat, at most."""
 READERS_AHEAD = 3
 """Of those, how many are open when an engine begins: as many as it has use for at once."""
+AHEAD_SECONDS = 2.0
+"""How long it waits for connections that it can do without."""
 MIGRATION_SECONDS = 120.0
 ARCHIVING_SECONDS = 60.0
 FINISH_SECONDS = 1.0
@@ -407,15 +409,12 @@ class PostgresStore(Lookups):
     async def register_engine(self, engine: EngineRow, *, ttl_seconds: float) -> None:
         values = (engine.engine_id, engine.name, engine.host, engine.pid, engine.process_start, float(ttl_seconds))
         await self._caller.call(self._readers, lambda session: session.rows("register_engine", *values))
-        # Whoever registers is about to commit, and to ask several things at once.
-        first, *_ = await asyncio.gather(
-            self._caller.call(self._commits, ready_to_write),
-            self._readers.open_ahead(READERS_AHEAD),
-            *(() if self._news is None else (self._news.open(),)),
-            return_exceptions=True,
-        )
-        if isinstance(first, BaseException):
-            raise first
+        await self._caller.call(self._commits, ready_to_write)  # whoever registers is about to commit
+        with suppress(TimeoutError):
+            async with asyncio.timeout(AHEAD_SECONDS):
+                # And to ask several things at once.
+                news = () if self._news is None else (self._news.open(),)
+                await asyncio.gather(self._readers.open_ahead(READERS_AHEAD), *news)
 
     async def renew_engine(self, engine_id: EngineId, *, ttl_seconds: float) -> bool:
         values = (engine_id, float(ttl_seconds))
