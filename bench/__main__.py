@@ -17,6 +17,7 @@ from bench.subjects import DATABASES, OWN, PEERS, POSTGRES, SUBJECTS, Subject
 from bench.table import last_line, render
 from bench.workloads import WORKLOADS, Measurement, median_of
 
+COMPARED_WITH_LIMITS = "W1"
 Place = tuple[Subject, str]
 """A subject and the store it is measured on."""
 
@@ -44,9 +45,10 @@ def main() -> None:
         raw: list[dict[str, float]] = []
         # An interrupted session still shows the workloads it has finished.
         with suppress(KeyboardInterrupt):
-            for workload in arguments.workloads:
+            if COMPARED_WITH_LIMITS not in arguments.workloads:
                 raw.append(limits.measure_limits(postgres))
-                cells += _measure_all(places, workload, arguments.repeat, bench)
+            for workload in arguments.workloads:
+                cells += _measure_all(places, workload, arguments.repeat, bench, raw)
     medians = {name: statistics.median(figures[name] for figures in raw) for name in raw[0]}
     results = Results(cells=tuple(cells), limits=medians, machine=machine)
     print(render(results))
@@ -56,11 +58,16 @@ def main() -> None:
         results.save(arguments.json)
 
 
-def _measure_all(places: Sequence[Place], workload: str, repeat: int, bench: Bench) -> Iterator[Cell]:
-    """Measure one workload round by round: every subject has its turn before any has its second."""
+def _measure_all(
+    places: Sequence[Place], workload: str, repeat: int, bench: Bench, raw: list[dict[str, float]]
+) -> Iterator[Cell]:
+    """Measure one workload round by round: every subject has its turn before any has its second. The limits of the machine have
+    theirs with the workload that is compared with them, and are added to `raw`."""
     contenders = [(subject, store) for subject, store in places if workload in subject.workloads]
     found: dict[tuple[str, str], list[Measurement]] = {}
     for round_number in range(repeat):
+        if workload == COMPARED_WITH_LIMITS:
+            raw.append(limits.measure_limits(bench.postgres))
         # Each round begins with another subject: a slow moment of the machine does not always meet the same one.
         shift = round_number * len(contenders) // repeat
         for subject, store in [*contenders[shift:], *contenders[:shift]]:

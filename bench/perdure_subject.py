@@ -23,7 +23,8 @@ from bench.workloads import (
 )
 from perdure import Context, Engine, Run, ask, node, workflow
 
-ABREAST = 500
+ABREAST = 128
+"""How many runs there are at once: as many as there are threads for bodies that block."""
 WAITING_ABREAST = 100
 WAITING_BODY = "a body that waits"
 # A body that waits is kept warm for five seconds; what counts is a run that has been waiting for longer.

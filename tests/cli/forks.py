@@ -36,6 +36,14 @@ class Forks:
     """Starts commands, one after the other."""
 
     def __enter__(self) -> Self:
+        self._start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+        self._process.communicate(timeout=SECONDS)
+
+    def _start(self) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
@@ -46,16 +54,22 @@ class Forks:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
             )
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._socket.close()
-        self._process.communicate(timeout=SECONDS)
 
     def run(
         self, arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str], stdin: str
     ) -> subprocess.CompletedProcess[str]:
         """Run a command to its end, as `subprocess.run` does."""
+        try:
+            return self._run(arguments, cwd=cwd, env=env, stdin=stdin)
+        except BaseException:  # whoever was cut short, by a time limit say, has left answers that are not for the next one
+            self._process.kill()
+            self.__exit__()
+            self._start()
+            raise
+
+    def _run(
+        self, arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str], stdin: str
+    ) -> subprocess.CompletedProcess[str]:
         pipes = [os.pipe(), os.pipe(), os.pipe()]
         (their_input, our_input), (our_output, their_output), (our_errors, their_errors) = pipes
         request = json.dumps({"arguments": list(arguments), "cwd": str(cwd), "env": dict(env)}).encode()

@@ -186,11 +186,11 @@ def claim_compares_nothing(patch: Patch) -> None:
 
 
 def events_have_a_transaction_of_their_own(patch: Patch) -> None:
-    offer = Committer._offer
+    settle = Committer._settle
 
-    async def offering_twice(committer: Committer, transitions: Sequence[Any]) -> Any:
+    async def settling_twice(committer: Committer, transitions: Sequence[Any]) -> Any:
         replace = msgspec.structs.replace
-        outcomes = await offer(committer, [replace(transition, events=()) for transition in transitions])
+        outcomes = await settle(committer, [replace(transition, events=()) for transition in transitions])
         second = [
             replace(
                 transition,
@@ -204,10 +204,10 @@ def events_have_a_transaction_of_their_own(patch: Patch) -> None:
             if isinstance(outcome, Committed) and transition.events
         ]
         if second:
-            await offer(committer, second)
+            await settle(committer, second)
         return outcomes
 
-    patch.setattr(Committer, "_offer", offering_twice)
+    patch.setattr(Committer, "_settle", settling_twice)
 
 
 def start_is_acknowledged_before_it_is_durable(patch: Patch) -> None:

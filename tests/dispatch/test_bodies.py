@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from perdure.dispatch.base import StepCall
@@ -44,6 +45,29 @@ async def test_a_body_gets_its_arguments_and_defaults(dispatch: LocalDispatch, p
 
     assert await run(dispatch, adds, a=1) == 3
     assert await run(dispatch, adds, a=1, b=5) == 6
+
+
+async def test_a_task_that_was_prepared_gives_the_same(dispatch: LocalDispatch, desk: Desk, place: str) -> None:
+    adds = placed(place, bodies.add, bodies.add_async)
+    task = dispatch.prepare(task_for(adds, desk, a=1, b=5))
+
+    assert decoded(await dispatch.execute(task)) == 6
+    assert (task.decoded is not None) == (place == "loop")  # elsewhere, decoding is not the loop's to do
+
+
+@pytest.mark.parametrize(("raised", "told"), [(ValueError, ValueError), (SystemExit, BodyRaised)])
+async def test_what_cannot_be_read_is_found_when_a_task_is_prepared_and_when_it_is_not(
+    dispatch: LocalDispatch, desk: Desk, raised: type[BaseException], told: type[Exception]
+) -> None:
+    def refuse(value: Any, annotation: Any) -> Any:
+        raise raised("not this one")
+
+    task = msgspec.structs.replace(task_for(bodies.add_async, desk, a=1), decode=refuse)
+
+    with pytest.raises(told, match="not this one"):
+        dispatch.prepare(task)
+    with pytest.raises(told, match="not this one"):
+        await dispatch.execute(task)
 
 
 async def test_a_context_knows_its_attempt(dispatch: LocalDispatch, desk: Desk, place: str) -> None:

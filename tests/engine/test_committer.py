@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from perdure.clock import SystemClock
-from perdure.engine.committer import Committer
+from perdure.engine.committer import SMALL_GROUP, Committer
 from perdure.errors import StoreError, StoreLocked
 from perdure.ids import RunId
 from perdure.store.base import Store
@@ -30,11 +33,15 @@ class Decided:
         self.transitions = list(transitions)
         self.heard: asyncio.Queue[Outcome | StoreError] = asyncio.Queue()
         self.asked = 0
+        self.readied = 0
         self.is_gone = False
 
     def next_transition(self) -> Transition | None:
         self.asked += 1
         return self.transitions.pop(0) if self.transitions else None
+
+    def being_written(self) -> None:
+        self.readied += 1
 
     def committed(self, transition: Transition, outcome: Outcome) -> None:
         self.heard.put_nowait(outcome)
@@ -113,6 +120,80 @@ async def test_what_nobody_waits_for_is_committed_after_a_moment(store: Store) -
     async with committing(store) as committer:
         committer.submit(patient, urgent=False)
         assert await heard(patient) == [Committed()]
+
+
+# How many go together
+
+
+@pytest.mark.parametrize(("works_beside", "sizes"), [(True, [50] * 12), (False, [100] * 6)])
+async def test_half_of_them_go_if_the_others_can_be_at_work_while_these_are_written(
+    store: Store, works_beside: bool, sizes: list[int]
+) -> None:
+    """A hundred that always have more to write: none waits for all others, and none of them is left behind."""
+    drafts = await begin(store, *(f"run-{number}" for number in range(100)))
+    sources = {draft.run_id: Decided(*(draft.next_node(step).transition() for step in range(6))) for draft in drafts}
+    offered: list[list[RunId]] = []
+
+    async def work(committer: Committer, source: Decided) -> None:
+        for _ in range(6):
+            committer.submit(source)
+            assert await source.heard.get() == Committed()
+
+    noting = Noting(store, offered)
+    noting.works_beside = works_beside
+    async with committing(noting.as_store) as committer, asyncio.TaskGroup() as works:
+        for source in sources.values():
+            works.create_task(work(committer, source))
+
+    assert [len(group) for group in offered] == sizes
+    for first, second in pairwise(offered):
+        assert works_beside != bool(set(first) & set(second))
+    assert all(source.readied == 6 for source in sources.values())
+
+
+async def test_few_go_at_once(store: Store) -> None:
+    sources = [Decided(started().transition()) for _ in range(SMALL_GROUP)]
+    offered: list[list[RunId]] = []
+
+    async with committing(Noting(store, offered).as_store) as committer:
+        for source in sources:
+            committer.submit(source)
+        assert await heard(*sources) == [Committed()] * SMALL_GROUP
+
+    assert [len(group) for group in offered] == [SMALL_GROUP]
+
+
+class OneByOne(StoreProxy):
+    """A store that takes few at once."""
+
+    group_size = 3
+
+
+async def test_no_more_go_than_the_store_takes(store: Store) -> None:
+    sources = [Decided(started().transition()) for _ in range(10)]
+    offered: list[list[RunId]] = []
+
+    async with committing(OneByOne(Noting(store, offered).as_store).as_store) as committer:
+        for source in sources:
+            committer.submit(source)
+        assert await heard(*sources) == [Committed()] * 10
+
+    assert [len(group) for group in offered] == [3, 3, 3, 1]
+
+
+async def test_nobody_who_is_gone_is_remembered(store: Store) -> None:
+    source = Decided(started().transition())
+    source.is_gone = True
+    gone = weakref.ref(source)
+
+    async with committing(store) as committer:
+        committer.submit(source)
+        assert await heard(source) == [Committed()]
+        del source
+        await asyncio.sleep(0)
+        gc.collect()
+
+        assert gone() is None
 
 
 # What cannot be written
@@ -275,6 +356,8 @@ async def test_a_run_that_was_loaded_again_while_it_was_busy_is_offered_once_at_
 
 class Noting(StoreProxy):
     """Writes down which runs were offered together."""
+
+    works_beside = False
 
     def __init__(self, inner: Store, offered: list[list[RunId]]) -> None:
         super().__init__(inner)

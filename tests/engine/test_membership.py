@@ -53,7 +53,8 @@ async def test_an_engine_that_loses_its_lease_often_leaves_nothing_behind(sqlite
                     await asyncio.sleep(0.02)
             names.add(engine.engine_id)
         async with asyncio.timeout(10):
-            while len(asyncio.all_tasks()) > tasks:  # one that looks for news may be about to end
+            # One that looks for news may be about to end, and the last heartbeat to begin.
+            while len(asyncio.all_tasks()) > tasks or len(heartbeats()) < 1:
                 await asyncio.sleep(0.02)
 
         assert len(heartbeats()) == 1

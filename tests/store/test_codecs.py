@@ -35,6 +35,46 @@ def test_every_value_comes_back_as_it_was(value: Any):
     assert same(codecs.decode(encode(value)), value)
 
 
+@given(values | st.dictionaries(keys, scalars, max_size=4) | scalars)
+def test_the_short_way_of_plain_values_gives_what_the_long_one_does(value: Any):
+    assert codecs.encode_plain(value) in (None, encode(value))
+
+
+@pytest.mark.parametrize("value", [{"n": 1}, {"text": "ü", "ok": True, "nothing": None}, {}, 7, "text", True, None])
+def test_what_most_bodies_return_takes_the_short_way(value: Any):
+    assert codecs.encode_plain(value) == encode(value)
+
+
+class _Text(str):
+    pass
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"$": 1},
+        {"n": 1 << 60},
+        1 << 60,
+        {"n": math.nan},
+        0.5,
+        "\ud800",
+        {"\ud800": 1},
+        {1: 2},
+        _Text("x"),
+        {"n": _Text("x")},
+        Counter("ab"),
+        OrderedDict(a=1),
+        {"inner": {}},
+        "long" * 1_000,
+        {"text": "long" * 1_000},
+        {"long" * 1_000: 1},
+        [1],
+    ],
+)
+def test_whatever_needs_more_than_a_look_does_not_take_it(value: Any):
+    assert codecs.encode_plain(value) is None
+
+
 @given(values)
 def test_what_is_stored_is_strict_json_that_any_parser_reads(value: Any):
     raw = encode(value)

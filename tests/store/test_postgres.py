@@ -21,6 +21,7 @@ from perdure.errors import (
 from perdure.ids import CommandId, EngineId
 from perdure.journal import events as e
 from perdure.store.postgres.address import parse_url
+from perdure.store.postgres.schema import PACKAGE
 from perdure.store.postgres.session import open_session
 from perdure.store.postgres.store import READERS_AHEAD, PostgresStore, open_postgres
 from perdure.store.queries import load_queries
@@ -372,6 +373,25 @@ async def test_a_server_that_does_not_answer_is_not_waited_for_without_end(
     assert await settle(store, [transition]) == [Committed()]
     await verify_runs(store)
     await store.close()
+
+
+async def test_a_connection_is_cut_off_for_a_long_call_and_not_for_many_short_ones(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.store.postgres.session.CALL_SECONDS", 0.3)
+    sql = {**load_queries(PACKAGE), "sleep": "SELECT pg_sleep($1)"}
+    session = await open_session(parse_url(postgres_url), sql)
+
+    for seconds in (0.1,) * 5:
+        await session.write("sleep", seconds)
+        await asyncio.sleep(seconds)
+    assert session.is_idle
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(TimeoutError):
+        await session.write("sleep", 10.0)
+    assert 0.2 < asyncio.get_running_loop().time() - began < 5
+    assert not session.is_idle
+    await session.close()
 
 
 async def test_what_a_short_lived_process_did_is_told_before_it_ends(store: PostgresStore, postgres_url: str) -> None:

@@ -66,7 +66,7 @@ async def test_who_comes_while_one_is_opened_takes_whichever_is_free_first(lane:
         await quiet()
         assert len(server.asked) == 2  # the second opens one; the third waits
 
-        lane.give_back(session, is_sound=True)
+        lane.give_back(session)
 
         assert await third is only
         server.asked[1].set_result(other := connection())
@@ -125,7 +125,7 @@ async def test_who_leaves_when_woken_leaves_the_connection_to_others(lane: Lane,
         opening, leaving, staying = [group.create_task(lane.take()) for _ in range(3)]
         await quiet()
 
-        lane.give_back(session, is_sound=True)
+        lane.give_back(session)
         leaving.cancel()
 
         assert await staying is only
@@ -211,3 +211,52 @@ async def test_what_is_opened_ahead_in_vain_is_not_opened_for_ever(trouble: str)
 
     assert len(opened) <= 3
     assert not any(connection.is_idle for connection in opened)
+
+
+async def opened(lane: Lane, server: Server) -> Any:
+    taking = asyncio.ensure_future(lane.take())
+    await quiet()
+    server.asked[-1].set_result(connection())
+    return await taking
+
+
+async def test_what_is_free_is_had_at_once_and_only_that(lane: Lane, server: Server) -> None:
+    assert lane.take_at_once() is None
+    session = await opened(lane, server)
+    assert lane.take_at_once() is None
+
+    lane.give_back(session)
+
+    assert lane.take_at_once() is session
+    lane.give_back(session)
+    session.is_idle = False  # the server has closed it
+    assert lane.take_at_once() is None
+
+
+async def test_no_turn_is_lost_whoever_leaves_and_whenever(server: Server) -> None:
+    lane = Lane(server.connect, size=1, where="here")
+    session = await opened(lane, server)
+    waiting = [asyncio.ensure_future(lane.take()) for _ in range(4)]
+    await quiet()
+    waiting[0].cancel()  # while it waits
+    await quiet()
+    lane.give_back(session)  # the turn is the second one's
+    waiting[1].cancel()  # before it hears of that
+    await quiet()
+
+    assert await waiting[2] is session
+    assert lane.take_at_once() is None
+    assert not waiting[3].done()
+    lane.give_back(session)
+    assert await waiting[3] is session
+    lane.give_back(session)
+    assert lane.take_at_once() is session
+
+
+async def test_one_that_went_wrong_in_an_unclear_way_is_not_lent_again(lane: Lane, server: Server) -> None:
+    session = await opened(lane, server)
+
+    lane.give_back(session, ConnectionResetError())
+
+    assert not session.is_idle
+    assert lane.take_at_once() is None

@@ -7,7 +7,7 @@ nothing of runs, leases or the journal; what a body wants from the engine goes t
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
@@ -162,6 +162,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     Blobs that they refer to are at hand; what is to be decoded in another process refers to none.
     """
     services: Services
+    decoded: Mapping[str, Any] | None = None
+    """The arguments and properties of a body on the loop, decoded, if there was time for that before it begins."""
     outlet: Outlet | None = None
     """Where the items of a generator go. It has one; no other body does."""
     feeds: Mapping[str, Feed] = {}
@@ -209,7 +211,12 @@ class Session(Protocol):
 class Dispatch(Protocol):
     """Executes bodies."""
 
-    async def execute(self, task: Task) -> Any:
+    def prepare(self, task: Task) -> Task:
+        """Do at once what can be done before the body begins, and return the task that is to be executed. What it raises,
+        executing the task as it was raises as well."""
+        ...
+
+    def execute(self, task: Task) -> Coroutine[Any, Any, Any]:
         """Run the body once and return what it returned, or raise an `Exception`: what it raised, or a BodyError.
 
         What a body in another process returned is `Encoded`, or `Outputs` of such, in `Judged` if the task has `looks`;
@@ -235,6 +242,10 @@ class Dispatch(Protocol):
         is cancelled, it is finalized. They and finalize() have the context of this task. What lives in another process
         lives there once per call, from its construction to its end.
         """
+        ...
+
+    def has_place(self, kind: SlotKind) -> bool:
+        """Whether there would be a place for one more such body if one of them had just ended."""
         ...
 
     def vacate(self, kind: SlotKind, release: Callable[[SlotKind], None]) -> None:

@@ -27,6 +27,10 @@ from perdure.journal.events import Encoded
 T = TypeVar("T")
 
 FINALIZE = "finalize"
+DECODED_ON_LOOP_MAX_BYTES = 1 << 20
+"""Larger arguments of an async body are decoded in a thread, so that the loop goes on meanwhile."""
+
+_GENERATORS = (GeneratorType, AsyncGeneratorType)
 
 Live = Callable[[Task, Place, Mapping[str, Any]], Coroutine[Any, Any, Any]]
 """What is done for a task in a place, with arguments that have been decoded: all of a body's life, or a part of it."""
@@ -137,9 +141,10 @@ def decoded(task: Task) -> dict[str, Any]:
     return {name: _decoded(task, name, annotations.get(name, Any), value) for name, value in encoded.items()}
 
 
-def encoded_size(task: Task) -> int:
-    """Return about how many bytes `decoded` has to read."""
-    return sum([len(memoryview(value)) for value in (*task.arguments.values(), *task.properties.values())])
+def is_large(task: Task) -> bool:
+    """Whether decoding the arguments of a body would hold up the loop."""
+    encoded = (*task.arguments.values(), *task.properties.values())
+    return sum([len(memoryview(value)) for value in encoded]) > DECODED_ON_LOOP_MAX_BYTES
 
 
 def _decoded(task: Task, name: str, annotation: Any, value: Encoded) -> Any:
@@ -184,7 +189,7 @@ async def _perform(
     if node_type.is_generator:
         return await _generate(task, place, body, *context, **given)
     result = await place.invoke(body, *context, **given)
-    if isinstance(result, GeneratorType | AsyncGeneratorType):
+    if isinstance(result, _GENERATORS):
         raise StreamsNotSupported(node_type.name)
     return result
 

@@ -7,8 +7,11 @@ import functools
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import msgspec
+
 from perdure.dispatch.base import BodyKind, Session, SlotKind, Task, slot_kind
-from perdure.dispatch.body import Life, Live, decoded, encoded_size, live, live_in_thread
+from perdure.dispatch.body import Life, Live, decoded, is_large, live, live_in_thread
+from perdure.dispatch.failure import contained
 from perdure.dispatch.imports import refuse_while_importing
 from perdure.dispatch.inlet import Inlet
 from perdure.dispatch.places import LoopPlace, ThreadPlace, contain
@@ -20,8 +23,6 @@ CHILD = "perdure.engine.child"
 """What a child process runs unless told otherwise. It brings the codecs, which this package does not know."""
 MAX_STREAM_THREADS = 10_000
 """Bodies that give or read streams wait for each other, so that each has a thread of its own."""
-DECODED_ON_LOOP_MAX_BYTES = 1 << 20
-"""Larger arguments of an async body are decoded in a thread, so that the loop goes on meanwhile."""
 
 
 class LocalDispatch:
@@ -55,9 +56,18 @@ class LocalDispatch:
         """How many threads are inside bodies and calls that nobody waits for any more."""
         return sum(pool.lost for pool in (self._bodies, self._calls, self._streams) if pool is not None)
 
-    async def execute(self, task: Task) -> Any:
+    def prepare(self, task: Task) -> Task:
+        """See `Dispatch.prepare`."""
+        if self._kind_of(task) != "loop" or is_large(task):
+            return task
+        try:
+            return msgspec.structs.replace(task, decoded=decoded(task))
+        except BaseException as error:  # decoding calls codecs of the user's, which may raise anything
+            raise contained(error) from error
+
+    def execute(self, task: Task) -> Coroutine[Any, Any, Any]:
         """See `Dispatch.execute`."""
-        return await contain(self._execute, task, live)
+        return contain(self._execute, task, live)
 
     async def open(self, task: Task) -> Session:
         """See `Dispatch.open`."""
@@ -65,6 +75,10 @@ class LocalDispatch:
         if task.node_type.class_shape is None or kind == "process":
             return ShortLives(self.execute, task.properties)
         return await contain(self._open_on_loop if kind == "loop" else self._open_in_thread, task)
+
+    def has_place(self, kind: SlotKind) -> bool:
+        """See `Dispatch.has_place`."""
+        return kind != "thread" or self._bodies is None or self._bodies.has_place
 
     def vacate(self, kind: SlotKind, release: Callable[[SlotKind], None]) -> None:
         """See `Dispatch.vacate`."""
@@ -92,7 +106,9 @@ class LocalDispatch:
     async def _on_loop(self, task: Task, lives: Live) -> Any:
         place = self._loop_place(task)
         try:
-            arguments = await self._decoded(task) if _is_large(task) else decoded(task)
+            arguments = task.decoded
+            if arguments is None:
+                arguments = await self._decoded(task) if is_large(task) else decoded(task)
             if task.on_begin is not None:
                 task.on_begin()
             return await lives(task, place, arguments)
@@ -102,7 +118,7 @@ class LocalDispatch:
     async def _open_on_loop(self, task: Task) -> Session:
         place = self._loop_place(task)
         session = LoopSession(Life(task, place), place, self._call)
-        arguments = await self._decoded(task) if _is_large(task) else decoded(task)
+        arguments = await self._decoded(task) if is_large(task) else decoded(task)
         if task.on_begin is not None:
             task.on_begin()
         await session.begin(arguments)
@@ -165,7 +181,3 @@ class LocalDispatch:
         if self._inlet is None:
             self._inlet = Inlet(asyncio.get_running_loop())
         return self._inlet
-
-
-def _is_large(task: Task) -> bool:
-    return encoded_size(task) > DECODED_ON_LOOP_MAX_BYTES

@@ -12,7 +12,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar
 
 from perdure.dispatch.base import AttemptInfo, Outlet
 from perdure.dispatch.failure import contained
@@ -331,7 +331,7 @@ class ThreadPlace:
 
 async def contain(begin: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
     """Call what brings a body to life. Nothing that a body raises ends more than its attempt."""
-    caller = cast("asyncio.Task[Any]", asyncio.current_task())
+    caller: Any = asyncio.current_task()
     cancelled_before = caller.cancelling()
     try:
         return await begin(*args)

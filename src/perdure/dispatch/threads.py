@@ -109,6 +109,11 @@ class ThreadPool:
         finally:
             del work
 
+    @property
+    def has_place(self) -> bool:
+        """Whether there is a thread for one more function when one has ended: not too many are lost."""
+        return len(self._vacating) >= self._lost - self._size
+
     def vacate(self, release: Callable[[], None]) -> None:
         """Call `release` once a thread can be had for one more function: at once, unless too many are lost."""
         self._vacating.append(release)

@@ -19,7 +19,7 @@ from perdure.dispatch.base import AttemptInfo, StepCall, Task, slot_kind
 from perdure.dispatch.failure import failure_of, storable
 from perdure.dispatch.waits import NOT_GIVEN, Came, WaitFor
 from perdure.engine.arguments import arguments_at_hand, gather_arguments
-from perdure.engine.concluding import Concluded, conclude, is_light_result, looks_at
+from perdure.engine.concluding import Concluded, conclude, conclude_plainly, is_light_result, looks_at
 from perdure.engine.emission import Emission, Unread
 from perdure.engine.entries import Entry
 from perdure.engine.failures import AttemptTimeout, record_of
@@ -71,6 +71,8 @@ class Actor(Serving):
     """Whether `run` has been entered: a task that is cancelled before that ends without a word."""
     task: asyncio.Task[Any] | None = None
     """The task in which `run` runs. Whoever starts it says so."""
+    began = 0.0
+    """When it began to run, or to run again, by the clock that never goes back."""
     is_unread = False
     """Whether nobody reads the stream of the node any more."""
     unwinding: str | None = None
@@ -80,7 +82,6 @@ class Actor(Serving):
     wanted_items = False
     """Whether it could have gone on with items of a stream when it was told so."""
     _prepared: Task | None = None
-    _started = 0.0
     _timer: asyncio.TimerHandle | None = None
     _is_overdue = False
     _is_over = False
@@ -100,7 +101,7 @@ class Actor(Serving):
     async def run(self) -> None:
         """Run the attempt to its end and report to the driver, whatever happens in the body."""
         self.has_begun = True
-        self._started = self._driver.machinery.clock.monotonic()
+        self.began = self._driver.machinery.clock.monotonic()
         try:
             outputs, blobs = await self._attempt()
         except asyncio.CancelledError as error:
@@ -171,7 +172,12 @@ class Actor(Serving):
 
     def _concluded_at_once(self, result: Any) -> tuple[dict[str, Encoded], tuple[BlobUse, ...]] | None:
         """Return what comes of a result if there is nothing to wait for, which is how most of them are."""
-        if isinstance(result, Concluded) or not is_light_result(result):
+        if isinstance(result, Concluded):
+            return None
+        outputs = conclude_plainly(result, self.node_id, self._driver.decider.plan, self.values)
+        if outputs is not None:
+            return outputs, ()
+        if not is_light_result(result):
             return None
         concluded = self._conclude(result)
         return None if concluded.blobs else (concluded.outputs, ())
@@ -392,8 +398,11 @@ class Actor(Serving):
     def prepare(self) -> None:
         """Get ready what the body needs, if that is at hand: there is time for it while the start is being written."""
         if not self.has_begun:
-            with suppress(Exception):  # whatever is wrong, the attempt finds it again and reports it
-                self._prepared = self._task_at_hand()
+            try:
+                task = self._task_at_hand()
+                self._prepared = None if task is None else self._driver.machinery.dispatch.prepare(task)
+            except Exception:  # whatever is wrong, the attempt finds it again and reports it
+                self._prepared = None
 
     def _task_at_hand(self) -> Task | None:
         """Return what is to be executed; None if something for it has to be fetched from blobs."""
@@ -505,7 +514,7 @@ class Actor(Serving):
     @property
     def elapsed_seconds(self) -> float:
         """How long ago the attempt began to run, or to run again."""
-        return self._driver.machinery.clock.monotonic() - self._started
+        return self._driver.machinery.clock.monotonic() - self.began
 
     def _elapsed_ms(self) -> int:
         return int(self.elapsed_seconds * 1_000)

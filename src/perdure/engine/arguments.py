@@ -34,6 +34,13 @@ def arguments_at_hand(plan: NodePlan, projection: Projection, read: Read | None 
     """As `gather_arguments`, with what edges carry from elsewhere in `read`; None if something is missing there."""
     arguments: dict[str, Encoded] = {}
     for binding in _fed_by_edges(plan, projection):
+        if binding.kind == "single" and not (only := binding.edges[0]).path:  # what nearly every handle is
+            whole = arrival(only, projection)
+            if isinstance(whole, Arrival):
+                continue
+            if not is_elsewhere(whole):
+                arguments[binding.handle] = whole
+                continue
         carried: dict[str, Encoded] = {}
         for edge, value in _arrived(binding, projection):
             if _is_at_hand(edge, value):

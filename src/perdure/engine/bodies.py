@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple
 
 from perdure.dispatch.base import SlotKind
 from perdure.engine.actor import Actor
@@ -19,6 +20,14 @@ STOPPING = {RunStatus.CANCELLING: "the run was cancelled", RunStatus.FAILING: "t
 PAUSING = "the run was paused"
 
 
+class Held(NamedTuple):
+    """A slot that a run has."""
+
+    kind: SlotKind
+    turn_began: float | None = None
+    """Since when the run has had it while others waited, one body after the other."""
+
+
 class Bodies:
     """Keeps the attempts that are recorded as started, each with the slot that it holds until it is left."""
 
@@ -26,7 +35,7 @@ class Bodies:
         self._projection = projection
         self._machinery = machinery
         self._on_stopped = on_stopped
-        self._held: dict[Actor, SlotKind | None] = {}
+        self._held: dict[Actor, Held | None] = {}
         self._running: dict[NodeId, Actor] = {}
         self._starting: list[Actor] = []
         """Those whose start is not on its way to the store yet."""
@@ -55,9 +64,9 @@ class Bodies:
 
     # Starting
 
-    def add(self, actor: Actor, kind: SlotKind | None) -> None:
+    def add(self, actor: Actor, slot: Held | None) -> None:
         """Keep an attempt whose start was recorded, with its slot if it has one."""
-        self._held[actor] = kind
+        self._held[actor] = slot
 
     def expect(self, actor: Actor) -> None:
         """Note that a body is launched when the record of its start is durable."""
@@ -118,12 +127,18 @@ class Bodies:
             if actor.stop_reason is not None:
                 self._on_stopped(actor)
 
-    def leave(self, actor: Actor) -> None:
-        """The attempt no longer counts, and its slot is free once there is a place for another body."""
-        if actor in self._held:
-            kind = self._held.pop(actor)
-            self._running.pop(actor.node_id, None)
-            self._vacate(kind)
+    def leave(self, actor: Actor, pass_on: Callable[[Held, Actor], None] | None = None) -> bool:
+        """The attempt no longer counts, and its slot is passed on, or free once there is a place for another body. False if it
+        did not count before."""
+        if actor not in self._held:
+            return False
+        slot = self._held.pop(actor)
+        self._running.pop(actor.node_id, None)
+        if slot is None or pass_on is None:
+            self._vacate(slot)
+        else:
+            pass_on(slot, actor)
+        return True
 
     def drop(self, node_ids: Collection[NodeId], reason: str) -> None:
         """Let go of the attempts at some nodes: they no longer count, and are told so."""
@@ -166,9 +181,9 @@ class Bodies:
             self._tell(actor, actor.stop_reason or "the run is driven elsewhere")
         self._running.clear()
         held, self._held = list(self._held.values()), {}
-        for kind in held:
+        for slot in held:
             # Not at once: a thread counts as lost when the task of its body has heard that it is cancelled.
-            loop.call_soon(self._vacate, kind)
+            loop.call_soon(self._vacate, slot)
 
     def _stop_unbegun(self, actor: Actor, reason: str) -> None:
         actor.stop_reason = reason
@@ -180,6 +195,6 @@ class Bodies:
         assert actor.task is not None
         actor.task.cancel()
 
-    def _vacate(self, kind: SlotKind | None) -> None:
-        if kind is not None:
-            self._machinery.dispatch.vacate(kind, self._machinery.slots.release)
+    def _vacate(self, slot: Held | None) -> None:
+        if slot is not None:
+            self._machinery.dispatch.vacate(slot.kind, self._machinery.slots.release)

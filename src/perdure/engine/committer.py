@@ -1,7 +1,7 @@
 """The one door through which transitions are committed.
 
-Drivers say that they have decided something; while one group is on its way to the disk the next one gathers, and all that
-has gathered goes in one durable commit. What a driver decides in the meantime merges into one transition of its run.
+Drivers say that they have decided something; while one group is on its way to the disk the next one gathers, and goes in one
+durable commit. What a driver decides in the meantime merges into one transition of its run.
 
 What the store cannot take is offered again for as long as patience lasts: a transition is fenced by the sequence number it
 was decided at, so offering it twice cannot write it twice.
@@ -28,6 +28,8 @@ from perdure.ids import RunId
 from perdure.store.base import Store
 from perdure.store.transitions import Busy, Committed, Outcome, Rejected, Transition
 
+SMALL_GROUP = 32
+"""So many go together even where that is all there are: for fewer, a commit of their own costs more than it brings."""
 FIRST_RETRY_SECONDS = 0.05
 LAST_RETRY_SECONDS = 1.0
 
@@ -39,6 +41,10 @@ class Source(Protocol):
 
     def next_transition(self) -> Transition | None:
         """Hand over what was decided since the last call, if anything."""
+        ...
+
+    def being_written(self) -> None:
+        """Do what can be done while what was handed over is on its way."""
         ...
 
     def committed(self, transition: Transition, outcome: Outcome) -> None:
@@ -88,6 +94,8 @@ class Committer:
         self._async_delay = async_delay_seconds
         self._waiting: dict[Source, None] = {}
         self._held: dict[Source, _Held] = {}
+        self._last_group: list[Source] = []
+        """Those of whom something was written last. They are at work by now, or wait again."""
         self._wake = asyncio.Event()
         self._hurry = asyncio.Event()
         """Set while somebody waits for what is to be committed."""
@@ -125,24 +133,37 @@ class Committer:
         while self._waiting:
             self._wake.clear()
             self._hurry.clear()
-            group = list(islice(self._waiting, self._store.group_size))
-            for source in group:
-                del self._waiting[source]
-            await self._commit(group)
+            for offered in self._offers_of(self._next_group()):
+                await self._commit(offered)
 
-    async def _commit(self, group: Sequence[Source]) -> None:
+    def _next_group(self) -> Sequence[Source]:
+        """Take those who have waited longest. If the store works beside this process, that is half of all there are, as far as
+        they can be seen: if everybody went at once, all would wait while it is written, and nothing would be written while they
+        are at work."""
+        waiting, most = self._waiting, self._store.group_size
+        if self._store.works_beside and len(waiting) > SMALL_GROUP:
+            at_work = sum(source not in waiting for source in self._last_group)
+            most = min(most, max((at_work + len(waiting) + 1) // 2, SMALL_GROUP))
+        if len(waiting) <= most:
+            self._waiting = {}
+            return list(waiting)
+        group = list(islice(waiting, most))
+        for source in group:
+            del waiting[source]
+        return group
+
+    def _offers_of(self, group: Sequence[Source]) -> Sequence[Sequence[_Offer]]:
+        """Return what a group has decided, as what is committed together."""
         offered = [(source, transition) for source in group if (transition := self._next_of(source)) is not None]
-        later: list[_Offer] = []
-        if self._held:
-            # A run that was let go of while it was busy, and loaded again, has two sources.
-            offered, later = _one_per_run(offered)
-        if offered:
-            await self._commit_together(offered)
-        for offer in later:
-            await self._commit_together([offer])
+        if not self._held:
+            return (offered,) if offered else ()
+        # A run that was let go of while it was busy, and loaded again, has two sources.
+        first, later = _one_per_run(offered)
+        return [part for part in (first, *([offer] for offer in later)) if part]
 
-    async def _commit_together(self, offered: Sequence[_Offer]) -> None:
+    async def _commit(self, offered: Sequence[_Offer]) -> None:
         began = self._clock.monotonic()
+        asyncio.get_running_loop().call_soon(_tell_meanwhile, offered)
         try:
             outcomes = await self._settle([transition for _, transition in offered])
         except StoreError as error:
@@ -160,6 +181,7 @@ class Committer:
             source.committed(transition, outcome)
             if held is not None and held.has_more:
                 self.submit(source)
+        self._last_group = [source for source, _ in offered if not source.is_gone]
 
     def _next_of(self, source: Source) -> Transition | None:
         held = self._held.get(source)
@@ -172,21 +194,6 @@ class Committer:
 
     async def _settle(self, transitions: Sequence[Transition]) -> Sequence[Outcome]:
         """Offer a group until each of it has an answer."""
-        try:
-            return await self._offer(transitions)
-        except StoreError:
-            raise
-        except (
-            Exception
-        ) as error:  # what a transition holds may bring up anything; it must not end the commits of others
-            if len(transitions) == 1:
-                run_id = transitions[0].run_id
-                log.error("transition_not_written", extra={"run_id": run_id}, exc_info=error)
-                return [Rejected(f"{type(error).__name__}: {error}")]
-            middle = len(transitions) // 2
-            return [*await self._settle(transitions[:middle]), *await self._settle(transitions[middle:])]
-
-    async def _offer(self, transitions: Sequence[Transition]) -> Sequence[Outcome]:
         deadline = self._clock.monotonic() + self._patience
         delay = FIRST_RETRY_SECONDS
         while True:
@@ -198,8 +205,19 @@ class Committer:
                 if self._clock.monotonic() >= deadline:
                     raise
                 log.warning("store_not_ready", extra={"error": str(error), "retry_in_seconds": delay})
+            except (
+                Exception
+            ) as error:  # what a transition holds may bring up anything, and must not end others' commits
+                return await self._settle_halves(transitions, error)
             await self._clock.sleep(delay)
             delay = min(delay * 2, LAST_RETRY_SECONDS)
+
+    async def _settle_halves(self, transitions: Sequence[Transition], error: Exception) -> Sequence[Outcome]:
+        if len(transitions) == 1:
+            log.error("transition_not_written", extra={"run_id": transitions[0].run_id}, exc_info=error)
+            return [Rejected(f"{type(error).__name__}: {error}")]
+        middle = len(transitions) // 2
+        return [*await self._settle(transitions[:middle]), *await self._settle(transitions[middle:])]
 
     def _hold(self, source: Source, transition: Transition, busy: Busy, began: float) -> None:
         """Offer a transition again after a while, unless it has had its time."""
@@ -220,6 +238,11 @@ class Committer:
         self._waiting[source] = None
         self._hurry.set()
         self._wake.set()
+
+
+def _tell_meanwhile(offered: Sequence[_Offer]) -> None:
+    for source, _ in offered:
+        source.being_written()
 
 
 def _one_per_run(offered: Sequence[_Offer]) -> tuple[list[_Offer], list[_Offer]]:

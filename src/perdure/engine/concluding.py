@@ -18,7 +18,7 @@ from perdure.dispatch.base import Judged
 from perdure.engine.values import Values
 from perdure.engine.weight import is_light
 from perdure.graph.handles import Outputs
-from perdure.graph.model import Edge
+from perdure.graph.model import DEFAULT_OUTPUT, Edge
 from perdure.graph.plan import Plan
 from perdure.ids import NodeId
 from perdure.journal.events import Encoded
@@ -70,6 +70,14 @@ def conclude(result: Any, node_id: NodeId, plan: Plan, pack: Pack) -> Concluded:
     for name, truth in truths.items():
         outputs[name] = TRUE if truth else FALSE
     return Concluded(outputs, blobs)
+
+
+def conclude_plainly(result: Any, node_id: NodeId, plan: Plan, values: Values) -> dict[str, Encoded] | None:
+    """As `conclude`, at once, for a small plain value at which nobody looks: what most nodes give. None for any other."""
+    if plan.nodes[node_id].picked or looks_at(node_id, plan):
+        return None
+    raw = values.codecs.encode_plain(result)
+    return None if raw is None or len(raw) > values.inline_max_bytes else {DEFAULT_OUTPUT: msgspec.Raw(raw)}
 
 
 async def conclude_for(

@@ -222,11 +222,16 @@ class Driver:
         self._decide()
         if self.projection.run.settings.timeout_seconds is not None:
             self._watch_deadline()
-        if self._has_news or not self._tenure.is_kept or self._is_over():
+        if self._pending.is_waited_for:
+            self._hand_over(urgent=True)
+        elif self._has_news or not self._tenure.is_kept or self._is_over():
             self.submit()
 
     def _happened_again(self) -> None:
         """As `happened`, at once for the first body that ends in a round of the loop, and once for all others."""
+        if not len(self._bodies):  # no other can end
+            self.happened()
+            return
         current = self.machinery.rounds.current()
         if self._seen_round != current:
             self._seen_round = current
@@ -299,10 +304,9 @@ class Driver:
     ) -> None:
         if self._is_gone:
             return
-        if actor not in self._bodies:
+        if not self._bodies.leave(actor, self.launching.pass_on):
             self.result_discarded(actor, None)
             return
-        self._bodies.leave(actor)
         self._pending.blobs += blobs
         self.flow.record(actor.node_id)
         self.decider.attempt_completed(
@@ -507,7 +511,8 @@ class Driver:
     def _next_transition(self) -> Transition | None:
         if self._has_more_to_see:
             self._decide()  # what bodies have brought goes together with what follows from it, such as the run's end
-        self.streams.record_all(self.decider, at=self.machinery.clock.now_micros())
+        if not self.streams.is_empty:
+            self.streams.record_all(self.decider, at=self.machinery.clock.now_micros())
         items, drops, shown = self.streams.take(self.decider)
         portion = self._pending.cut(items, drops)
         if shown:
@@ -516,20 +521,22 @@ class Driver:
         has_ended = self.projection.run.status in TERMINAL
         if has_ended or (self._may_release() if self._tenure.is_certain else self._rests()):
             self._tenure.end()
-        if self._bodies.has_unprepared or self.decider.has_more:
-            self._soon(self._while_written)
         self._in_flight = portion.acts
         if not portion.decided and not portion.commands and self._tenure.is_kept:
             self._act()
+            if self.decider.has_more:
+                self._soon(self.being_written)
             if self._has_news or self._may_release():
                 self.submit()
             return None
         return self._tenure.transition(portion, self.machinery.chance.new_id)
 
-    def _while_written(self) -> None:
-        """Do what can be done while a transition is on its way: ready the bodies that it starts, and decide more."""
-        if self._is_gone:
-            return
+    def being_written(self) -> None:
+        """Ready the bodies that a transition starts, and decide more."""
+        if not self._is_gone and (self._bodies.has_unprepared or self.decider.has_more):
+            self.guarded(self._go_ahead)
+
+    def _go_ahead(self) -> None:
         self._bodies.prepare()
         if self.decider.has_more:
             self.happened()
@@ -613,13 +620,17 @@ class Driver:
     def submit(self, *, for_others: bool = False) -> None:
         """Have what was decided committed: at once if somebody waits for it, in good company if nobody does. What is
         `for_others`, who can only see it when it is recorded, is not held back until the run rests."""
-        if self._is_gone or self._bodies.group is None:  # what was decided so far is submitted when the task begins
+        if self._is_gone:
             return
         waited_for = self._pending.is_waited_for or self.decider.has_more or self._is_over() or self.streams.is_dirty
         waited_for = waited_for or not self._tenure.is_kept
         is_held_back = self.projection.run.settings.durability == "exit" and not (for_others or waited_for)
         if not is_held_back or self.is_draining:
-            self.machinery.committer.submit(self, urgent=waited_for)
+            self._hand_over(urgent=waited_for)
+
+    def _hand_over(self, *, urgent: bool) -> None:
+        if self._bodies.group is not None:  # else what was decided so far is submitted when the task begins
+            self.machinery.committer.submit(self, urgent=urgent)
 
     def submit_shortly(self) -> None:
         """Have what was decided committed in a moment, for others to see: with what follows from it, if that comes at once."""

@@ -6,21 +6,23 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from perdure.dispatch.base import SlotKind
-from perdure.engine.actor import ClosingActor
-from perdure.engine.bodies import Bodies
+from perdure.engine.actor import Actor, ClosingActor
+from perdure.engine.bodies import Bodies, Held
 from perdure.engine.pending import Pending
 from perdure.engine.programs import Program
 from perdure.engine.queue import Queue
-from perdure.engine.sending import InputActor
 from perdure.engine.slots import Grant
 from perdure.engine.tenure import Tenure
-from perdure.engine.triggering import TriggerActor
 from perdure.graph.declare import NodeType
 from perdure.ids import NodeId
 from perdure.journal.states import NodeStatus, RunStatus
 
 if TYPE_CHECKING:
     from perdure.engine.driver import Driver
+
+TURN_SECONDS = 0.1
+"""How long a run goes on with the same slot, one body after the other, while others wait for one. What ends and what begins is
+one transition then; in turns with the others, it would be two."""
 
 _STARTABLE = frozenset((NodeStatus.SCHEDULED, NodeStatus.SUSPENDED))
 
@@ -38,6 +40,8 @@ class Launching:
         self._bodies = bodies
         self._pending = pending
         self._queue = Queue(driver.later, on_due=driver.happened)
+        self._kept: list[Held] = []
+        """Slots of bodies that have just ended, for those that follow from that."""
         self._has_settled = False
         self.unreadable: dict[NodeId, str] = {}
         """Nodes that are left to whoever can read what they need, with what is wrong."""
@@ -58,6 +62,23 @@ class Launching:
             self._queue_ready()
         for kind in self._queue.waiting():
             self._begin_queued(kind)
+        if self._kept:
+            self._give_back()
+
+    def pass_on(self, slot: Held, ended: Actor) -> None:
+        """Keep the slot of a body that has ended for what follows from that. It is given back if it is owed, if there is no place
+        for another body, or if others wait and this run has had its turn."""
+        kind, slots, dispatch = slot.kind, self._machinery.slots, self._machinery.dispatch
+        if slots.is_owed(kind) or not dispatch.has_place(kind):
+            dispatch.vacate(kind, slots.release)
+        elif not slots.is_waited_for(kind):
+            self._kept.append(Held(kind))
+        else:
+            turn_began = ended.began if slot.turn_began is None else slot.turn_began
+            if self._machinery.clock.monotonic() - turn_began <= TURN_SECONDS:
+                self._kept.append(Held(kind, turn_began))
+            else:
+                slots.release(kind)
 
     def slot_granted(self, kind: SlotKind) -> Grant:
         """Use a place that has become free, or say why not."""
@@ -67,7 +88,7 @@ class Launching:
             return Grant.NOT_YET
         held = len(self._bodies)
         try:
-            self._begin(self._queue.pop(kind), kind)
+            self._begin(self._queue.pop(kind), Held(kind))
         except Exception as bug:  # of ours: it ends this run, and harms no other
             is_held = len(self._bodies) > held  # then it is given back with the rest
             self._driver.failed(bug)
@@ -82,6 +103,7 @@ class Launching:
 
     def abandon(self) -> None:
         """Wait for nothing any more."""
+        self._give_back()
         self._queue.abandon()
         self._machinery.slots.forget(self)
 
@@ -119,15 +141,35 @@ class Launching:
             self._queue.add(node_id, self._program.node(node_id).kind, delay_seconds=delay)
 
     def _begin_queued(self, kind: SlotKind) -> None:
-        queue, machinery = self._queue, self._machinery
-        while queue.has(kind) and self._is_running() and machinery.may_start() and machinery.slots.acquire(kind, self):
-            self._begin(queue.pop(kind), kind)
+        queue = self._queue
+        while queue.has(kind) and self._is_running() and self._machinery.may_start():
+            slot = self._kept_slot(kind)
+            if slot is None and not self._machinery.slots.acquire(kind, self):
+                return
+            held = len(self._bodies)
+            try:
+                self._begin(queue.pop(kind), slot or Held(kind))
+            except BaseException:  # a bug of ours, which ends this run
+                if len(self._bodies) == held:  # else it is given back with the rest
+                    self._machinery.slots.release(kind)
+                raise
 
-    def _begin(self, node_id: NodeId, kind: SlotKind) -> None:
+    def _kept_slot(self, kind: SlotKind) -> Held | None:
+        for index, slot in enumerate(self._kept):
+            if slot.kind == kind:
+                return self._kept.pop(index)
+        return None
+
+    def _give_back(self) -> None:
+        kept, self._kept = self._kept, []
+        for slot in kept:
+            self._machinery.slots.release(slot.kind)
+
+    def _begin(self, node_id: NodeId, slot: Held) -> None:
         """Record the start of an attempt; its body begins when that is durable, or at once if it may run early."""
         node = self._projection.node(node_id)
         if node.status not in _STARTABLE:
-            self._machinery.slots.release(kind)
+            self._machinery.slots.release(slot.kind)
             return
         program = self._program.node(node_id)
         if node.stream is not None and self._decider.begins_anew(node_id):
@@ -138,12 +180,12 @@ class Launching:
         actor = actor_type(self._driver, program.plan, program.node_type, attempt)
         if actor.settle_at_once():
             self._has_settled = True
-            self._machinery.slots.release(kind)
+            self._machinery.slots.release(slot.kind)
             return
         if program.plan.readers:
             actor.is_unread = self._decider.is_unread(node_id)
-        self._bodies.add(actor, kind)
-        if isinstance(actor, InputActor | TriggerActor):
+        self._bodies.add(actor, slot)
+        if program.is_source and not is_closed:
             self._driver.source_began()
         was_suspended = node.status is NodeStatus.SUSPENDED
         if not actor.has_effects or (not was_suspended and self._may_run_early(node_id)):
@@ -153,8 +195,7 @@ class Launching:
             self._pending.acts.append(partial(self._bodies.launch, actor))
 
     def _may_run_early(self, node_id: NodeId) -> bool:
-        if not self._tenure.is_certain:
+        if not self.may_trail(node_id) or not self._tenure.is_certain:
             return False
-        if self._program.plan.nodes[node_id].flow is not None and self._projection.node(node_id).attempt > 1:
-            return False  # what it has given before is compared with what it gives, or removed: that has to be stored first
-        return self.may_trail(node_id)
+        # What it has given before is compared with what it gives, or removed: that has to be stored first.
+        return self._program.plan.nodes[node_id].flow is None or self._projection.node(node_id).attempt == 1

@@ -78,6 +78,7 @@ class Heartbeat:
         self._clock = clock
         self._on_lost = on_lost
         self._on_fresh = on_fresh
+        self._fresh_seconds = settings.lease_seconds * FRESH_FRACTION
         self._renewed = clock.host_seconds()
         self._ticked = clock.monotonic()
         self._was_doubted = False
@@ -92,10 +93,10 @@ class Heartbeat:
     def is_fresh(self) -> bool:
         """Whether the lease was renewed so recently that the engine may start things under it."""
         # By the clock that goes on while the host sleeps, as others' clocks do.
-        age = self._clock.host_seconds() - self._renewed
-        is_fresh = not self._is_lost and age < self._settings.lease_seconds * FRESH_FRACTION
-        self._was_doubted = self._was_doubted or not is_fresh
-        return is_fresh
+        if self._clock.host_seconds() - self._renewed < self._fresh_seconds and not self._is_lost:
+            return True
+        self._was_doubted = True
+        return False
 
     def start_thread(self) -> None:
         """Renew from a thread of its own."""

@@ -29,6 +29,9 @@ class Offer:
         transition, self._transition = self._transition, None
         return transition
 
+    def being_written(self) -> None:
+        """There is nothing else to do."""
+
     def committed(self, transition: Transition, outcome: Outcome) -> None:
         self._answer.set_result(outcome)
 

@@ -32,6 +32,8 @@ class NodeProgram(msgspec.Struct, frozen=True, gc=False):
     """Who makes an attempt, unless the node's stream was closed before."""
     is_fed: bool
     """Whether it is fed from outside, and that is to be recorded."""
+    is_source: bool
+    """Whether what comes for it from outside is taken up when it begins."""
 
 
 class Program:
@@ -58,16 +60,18 @@ class Program:
         if like is None:
             like = self._likes[plan.node.type] = self._worked_out(plan)
             return like
-        return NodeProgram(plan, like.node_type, like.kind, like.actor, like.is_fed)
+        return NodeProgram(plan, like.node_type, like.kind, like.actor, like.is_fed, like.is_source)
 
     def _worked_out(self, plan: NodePlan) -> NodeProgram:
         node_type = self.types[plan.node.type]
+        actor = _actor_of(plan, node_type)
         return NodeProgram(
             plan=plan,
             node_type=node_type,
             kind=slot_kind(node_type) if plan.flow is None else "free",
-            actor=_actor_of(plan, node_type),
+            actor=actor,
             is_fed=plan.node.type == INBOX or is_trigger(node_type),
+            is_source=issubclass(actor, (InputActor, TriggerActor)),
         )
 
 

@@ -1,4 +1,7 @@
-"""Places for bodies: how many may run at once on the loop, in threads and in processes, shared fairly between runs."""
+"""Places for bodies: how many may run at once on the loop, in threads and in processes, shared fairly between runs.
+
+A run may pass a slot on to what follows from the body that had it, for as long as `Launching` says that it is its turn.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +45,14 @@ class Slots:
     def are_waited_for(self) -> bool:
         """Whether somebody waits for a slot, of whatever kind."""
         return any(self._queues.values())
+
+    def is_owed(self, kind: SlotKind) -> bool:
+        """Whether there are more slots of this kind in use than there are."""
+        return self._free[kind] < 0
+
+    def is_waited_for(self, kind: SlotKind) -> bool:
+        """Whether somebody waits for a slot of this kind."""
+        return bool(self._queues[kind])
 
     def acquire(self, kind: SlotKind, claimant: Claimant) -> bool:
         """Take a slot, or be remembered as waiting for one, behind those who wait already."""

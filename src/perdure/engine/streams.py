@@ -177,7 +177,14 @@ class Streams:
     @property
     def is_dirty(self) -> bool:
         """Whether there is something that is not on its way to the store yet."""
+        if not self._outboxes:  # as in nearly every run
+            return bool(self._rows)
         return bool(self._rows) or any(outbox.is_dirty for outbox in self._outboxes.values())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no stream flows."""
+        return not self._outboxes
 
     def record_all(self, decider: Decider, *, at: int) -> None:
         """Decide that everything that was given goes to the store."""

@@ -119,7 +119,7 @@ class Decider(Forking, Mending, Switching, Checkpointing):
             node_id=node_id,
             attempt=node.attempt,
             streams=plan.flow is not None,
-            generates=is_generator(plan),
+            generates=plan.flow is not None and is_generator(plan),
             anew=is_anew,
         )
         self._record(started, at)

@@ -612,8 +612,3 @@ def or_none(value: Maybe) -> Encoded | None:
 
 def type_of(event: Event) -> str:
     return type(event).__name__
-
-
-def node_of(event: Event) -> NodeId | None:
-    """Return the node an event is about, if it is about one."""
-    return getattr(event, "node_id", None)

@@ -158,9 +158,13 @@ def _resolved(node: NodeState, event: e.NodeResolved, seq: Seq, at: int) -> Node
 
 def _of_attempt(node: NodeState, event: e.AttemptEvent, status: NodeStatus) -> NodeStatus:
     """Return the status to which an event moves a node that only its current attempt may cause."""
-    if event.attempt != node.attempt or node.attempt_ended:
+    if (
+        event.attempt != node.attempt
+        or node.attempt_ended
+        or status not in NODE_LAW[type(event)].get(node.status, ())  # as `_lawful`, without a call
+    ):
         raise IllegalTransition(node, event)
-    return _lawful(node, event, status)
+    return status
 
 
 def _lawful(node: NodeState, event: e.NodeEvent, status: NodeStatus) -> NodeStatus:

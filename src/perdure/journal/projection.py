@@ -90,15 +90,17 @@ class Projection:
 
     def apply_to_node(self, event: e.NodeEvent, *, at: int) -> tuple[NodeStatus, NodeStatus]:
         """As `apply`, for what happens to a node; return its status before and after."""
-        seq = Seq(self.run.last_seq + 1)
-        before = self.node(event.node_id)
+        run, node_id = self.run, event.node_id
+        seq = Seq(run.last_seq + 1)
+        # As `node`, without a call: every event passes here.
+        before = self.nodes.get(node_id) or NodeState(node_id=node_id, branch_id=run.branch_id)
         after = evolve_node(before, event, seq=seq, at=at)
         if type(event) in _NOTED:
             self._note(event, seq, at)
-        elif self.waits.are_open and after.status in ENDED:
-            self.waits.withdraw(event.node_id, seq=seq, at=at)
-        self.run = evolve_run(self.run, event, seq=seq, at=at)
-        self.nodes[event.node_id] = after
+        elif after.status in ENDED and self.waits.are_open:
+            self.waits.withdraw(node_id, seq=seq, at=at)
+        self.run = evolve_run(run, event, seq=seq, at=at)
+        self.nodes[node_id] = after
         return before.status, after.status
 
     def _note(self, event: e.NodeEvent, seq: Seq, at: int) -> None:

@@ -28,6 +28,9 @@ class Blocked(msgspec.Struct, frozen=True):
     reason: str
 
 
+_READY = Ready()
+
+
 class Arrival(Enum):
     """What an edge has brought so far, short of a value."""
 
@@ -63,7 +66,7 @@ def readiness(plan: NodePlan, projection: Projection) -> Ready | Blocked | None:
             return None
         if state is Arrival.EMPTY and binding.handle not in plan.optional and not _is_given(plan, binding, projection):
             return Blocked(f"nothing arrives on {binding.handle}")
-    return Ready()
+    return _READY
 
 
 def _is_given(plan: NodePlan, binding: Binding, projection: Projection) -> bool:

@@ -24,6 +24,18 @@ from perdure.journal.states import (
 )
 
 
+def _counts(before: NodeStatus, after: NodeStatus) -> tuple[int, int, int]:
+    return (
+        (after not in ENDED) - (before not in ENDED and before is not NodeStatus.IDLE),
+        (after is NodeStatus.RUNNING) - (before is NodeStatus.RUNNING),
+        int(after in SETTLED),
+    )
+
+
+_COUNTS = {(before, after): _counts(before, after) for before in NodeStatus for after in NodeStatus}
+"""By the status of a node before and after: how many more are live, run, and are settled."""
+
+
 class Standing:
     """What all decisions about a run share."""
 
@@ -109,8 +121,10 @@ class Standing:
 
     def is_current(self, node_id: NodeId, attempt: int) -> bool:
         """Whether a result of this attempt still counts."""
-        node = self.projection.node(node_id)
-        return node.status is NodeStatus.RUNNING and node.attempt == attempt and not node.attempt_ended
+        node = self.projection.nodes.get(node_id)
+        if node is None or node.status is not NodeStatus.RUNNING:
+            return False
+        return node.attempt == attempt and not node.attempt_ended
 
     def _record(self, event: e.AnyEvent, at: int) -> None:
         if isinstance(event, e.NodeEvent):
@@ -128,14 +142,14 @@ class Standing:
         self._decided.append((event, at))
 
     def _count(self, before: NodeStatus, after: NodeStatus) -> None:
-        self._live += (after not in ENDED) - (before not in ENDED and before is not NodeStatus.IDLE)
-        self._running += (after is NodeStatus.RUNNING) - (before is NodeStatus.RUNNING)
-        if after in SETTLED:
-            self._unsettled -= 1
+        live, running, settled = _COUNTS[before, after]
+        self._live += live
+        self._running += running
+        self._unsettled -= settled
 
     def _heard(self, node_id: NodeId) -> None:
-        self._waiting[node_id] -= 1
-        if self._is_due_for_a_look(node_id):
+        left = self._waiting[node_id] = self._waiting[node_id] - 1
+        if (not left or self.plan.nodes[node_id].waits_for_first) and self._may_be_ready(node_id):
             self._looks.append(node_id)
 
     def _look_at_all(self) -> None:
@@ -144,7 +158,12 @@ class Standing:
     def _is_due_for_a_look(self, node_id: NodeId) -> bool:
         if self._waiting[node_id] and not self.plan.nodes[node_id].waits_for_first:
             return False
-        return self.projection.status(node_id) is NodeStatus.IDLE and self.projection.run.status is RunStatus.RUNNING
+        return self._may_be_ready(node_id)
+
+    def _may_be_ready(self, node_id: NodeId) -> bool:
+        state = self.projection.nodes.get(node_id)
+        is_idle = state is None or state.status is NodeStatus.IDLE
+        return is_idle and self.projection.run.status is RunStatus.RUNNING
 
     def _schedule(self, node_id: NodeId, at: int, *, due: int | None = None) -> None:
         attempt = self.projection.node(node_id).attempt + 1

@@ -57,6 +57,8 @@ class Store(Protocol):
     """A database that holds runs. Safe to call from any task of the loop that opened it."""
 
     url: str
+    works_beside: bool
+    """Whether it is at work elsewhere while a group is written, so that this process can do something else."""
     group_size: int
     """How many transitions go into one commit at most: so many that it is worth while, so few that nobody waits long."""
 

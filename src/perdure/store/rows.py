@@ -19,7 +19,6 @@ from perdure.journal.events import (
     Recorded,
     RunSettings,
     decode_event,
-    node_of,
 )
 from perdure.journal.states import AuditState, NodeState, NodeStatus, RunState, RunStatus, StreamState
 from perdure.store.shapes import Claimable, Command, EngineRow, ItemRange, LogLine, RunSummary, WorkflowVersion
@@ -190,7 +189,7 @@ def event_rows(key: tuple[str, ...], entries: Sequence[Recorded]) -> list[tuple[
             entry.epoch,
             type(event := entry.event).__name__,
             entry.at,
-            node_of(event),
+            getattr(event, "node_id", None),
             encode(event).decode(),  # as `encode_event` does, without a call
         )
         for entry in entries

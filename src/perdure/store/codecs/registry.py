@@ -41,6 +41,8 @@ from perdure.store.codecs.wire import (
 from perdure.store.codecs.writing import Lowering, is_flat
 
 _PLAIN_TYPES: Final = frozenset((object, str, bool, type(None), int, float, dict, list))
+_SHORT: Final = 1_024
+"""So many characters are encoded at once, whatever else there is to do."""
 _CACHE_SIZE: Final = 4_096
 """How many types or annotations are remembered; past that, memory is forgotten and built anew."""
 
@@ -101,6 +103,25 @@ class Codecs:
         """
         raw, _, _ = self._encoded(value, where, None)
         return raw
+
+    def encode_plain(self, value: Any) -> bytes | None:
+        """Return the JSON of a small value that is stored as it is, which is what most bodies return. None is "not known"."""
+        kind = type_of(value)
+        if kind is dict:
+            if (
+                not is_flat(value)
+                or sum([len(part) for part in (*value, *value.values()) if type(part) is str]) > _SHORT
+            ):
+                return None
+        elif kind is int:
+            if not -MAX_SAFE_INT <= value <= MAX_SAFE_INT:
+                return None
+        elif not (kind is bool or value is None or (kind is str and len(value) <= _SHORT)):
+            return None
+        try:
+            return encode_json(value)
+        except UnicodeEncodeError:
+            return None
 
     def decode(self, raw: bytes | msgspec.Raw, annotation: Any = Any, *, where: str = "The stored value") -> Any:
         """Return a fresh value, equal to the one that was encoded.

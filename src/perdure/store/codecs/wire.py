@@ -116,7 +116,7 @@ def content_refs(raw: bytes | msgspec.Raw) -> set[BlobRef]:
 def whole_reference(raw: bytes | msgspec.Raw) -> BlobRef | None:
     """Return the blob that holds all of a stored value, if one does."""
     content = bytes(raw)
-    if not content.startswith(b'{"$":"blob"'):
+    if content[:11] != b'{"$":"blob"':
         return None
     try:
         reference = parse_reference(decode_json(content)[VALUE])

@@ -25,6 +25,8 @@ from perdure.store.codecs.wire import (
 )
 
 _TEXT: Final = frozenset[type]((str,))
+_INTEGERS: Final = frozenset[type]((int,))
+_FLOATS: Final = frozenset[type]((float,))
 _ALWAYS_PLAIN: Final = frozenset[type]((str, bool, type(None)))
 # int() and str() refuse more than 4,300 decimal digits, and take quadratic time long before; hexadecimal has no limit.
 _DECIMAL_MAX_BITS: Final = 1_024
@@ -177,16 +179,16 @@ def is_flat(value: dict[Any, Any]) -> bool:
     """Whether a small dict is stored as it is: what most bodies return. False is no more than "not known"."""
     if len(value) > _FLAT_MAX_SIZE or TAG in value or not _TEXT.issuperset(map(type, value)):
         return False
-    return _is_flat_and_plain(list(value.values()))
+    return _is_flat_and_plain(value.values())
 
 
-def _is_flat_and_plain(items: list[Any]) -> bool:
-    kinds: set[type] = set(map(type, items))
+def _is_flat_and_plain(items: Collection[Any]) -> bool:
+    kinds: frozenset[type] = frozenset(map(type, items))
     if kinds <= _ALWAYS_PLAIN:
         return True
-    if kinds == {float}:
-        return all(map(isfinite, items))
-    return kinds == {int} and min(items) >= -MAX_SAFE_INT and max(items) <= MAX_SAFE_INT
+    if kinds == _INTEGERS:
+        return bool(min(items) >= -MAX_SAFE_INT and max(items) <= MAX_SAFE_INT)
+    return kinds == _FLOATS and all(map(isfinite, items))
 
 
 def _is_clean(text: str) -> bool:

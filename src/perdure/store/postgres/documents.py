@@ -84,17 +84,27 @@ def group_values(project_id: str, transitions: Sequence[Transition]) -> tuple[An
         if transition.run.audit is None:
             events += rows.event_rows(key, transition.events)
         nodes += rows.node_rows(key, transition.nodes)
-        steps += [(run_id, *rows.step_row(step)) for step in transition.steps]
-        blobs += [(run_id, blob.digest, blob.size) for blob in transition.blobs]
-        commands += [(run_id, command_id, transition.run.last_seq) for command_id in transition.commands]
+        # Few transitions have any of these, and looking costs less than putting together nothing.
+        if transition.steps:
+            steps += [(run_id, *rows.step_row(step)) for step in transition.steps]
+        if transition.blobs:
+            blobs += [(run_id, blob.digest, blob.size) for blob in transition.blobs]
+        if transition.commands:
+            commands += [(run_id, command_id, transition.run.last_seq) for command_id in transition.commands]
         if transition.drops:
             drops += rows.drop_rows(key, transition)
-        items += rows.item_rows(key, transition.items)
-        created += [(run_id, *branches.branch_row(branch)) for branch in transition.branches]
-        awaited += [(run_id, *waits.wait_row(wait)) for wait in transition.waits]
-        signals += [(run_id, *waits.signal_row(signal)) for signal in transition.signals]
-        saved += [(run_id, *checkpoints.checkpoint_row(row)) for row in transition.checkpoints]
-        past_steps += rows.past_step_rows(key, transition)
+        if transition.items:
+            items += rows.item_rows(key, transition.items)
+        if transition.branches:
+            created += [(run_id, *branches.branch_row(branch)) for branch in transition.branches]
+        if transition.waits:
+            awaited += [(run_id, *waits.wait_row(wait)) for wait in transition.waits]
+        if transition.signals:
+            signals += [(run_id, *waits.signal_row(signal)) for signal in transition.signals]
+        if transition.checkpoints:
+            saved += [(run_id, *checkpoints.checkpoint_row(row)) for row in transition.checkpoints]
+        if transition.past_steps:
+            past_steps += rows.past_step_rows(key, transition)
     tables = (
         moves,
         births,

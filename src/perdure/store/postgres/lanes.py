@@ -29,7 +29,10 @@ class Lane:
 
     def __init__(self, connect: Callable[[], Awaitable[Session]], *, size: int, where: str) -> None:
         self._connect = connect
-        self._turns = asyncio.Semaphore(size)
+        self._free = size
+        """How many more may have a connection at once."""
+        self._turns: deque[asyncio.Future[None]] = deque()
+        """Those who wait for somebody to give one back."""
         self._idle: list[Session] = []
         self._lent = 0
         self._is_opening = False
@@ -39,41 +42,54 @@ class Lane:
         self._is_closed = False
 
     def session(self) -> _Loan:
-        """Lend a connection. One whose call was cut short or went wrong in an unclear way is not lent again."""
+        """Lend a connection, for as long as a block lasts."""
         return _Loan(self)
 
     async def take(self) -> Session:
         """Wait for a turn and return a connection, to be given back."""
-        await self._turns.acquire()
+        if self._free:
+            self._free -= 1
+        else:
+            await self._turn()
         try:
             session = await self._take()
         except BaseException:
-            self._turns.release()
+            self._pass_turn()
             raise
+        self._lent += 1
+        return session
+
+    def take_at_once(self) -> Session | None:
+        """As `take`, if nobody has to be waited for; else None."""
+        if not self._free or self._is_closed or (session := self._idle_session()) is None:
+            return None
+        self._free -= 1
         self._lent += 1
         return session
 
     async def open_ahead(self, number: int) -> None:
         """Have so many connections before there are calls for them, or as many as can be had at the first try."""
         for _ in range(number - self._lent - len(self._idle)):
-            if self._is_opening or self._is_closed or self._turns.locked():
+            if self._is_opening or self._is_closed or not self._free:
                 return
-            await self._turns.acquire()  # there is one: nobody holds one and waits for another
+            self._free -= 1
             try:
                 session = await self._open()
             except Exception:  # whoever needs one opens it, and hears what is wrong
-                self._turns.release()
+                self._pass_turn()
                 return
             except BaseException:
-                self._turns.release()
+                self._pass_turn()
                 raise
             self._lent += 1
-            self.give_back(session, is_sound=True)
+            self.give_back(session)
 
-    def give_back(self, session: Session, *, is_sound: bool) -> None:
-        """Take a connection back, and let the next one have its turn."""
-        self._turns.release()
+    def give_back(self, session: Session, error: BaseException | None = None) -> None:
+        """Take a connection back, and let the next one have its turn. One whose call was cut short or went wrong in an unclear
+        way is not lent again."""
+        self._pass_turn()
         self._lent -= 1
+        is_sound = error is None or _leaves_it_sound(error)
         if is_sound and session.is_idle and not self._is_closed:
             self._idle.append(session)
             self._wake_one()
@@ -91,18 +107,41 @@ class Lane:
             while self._idle:
                 self._idle.pop().discard()
 
+    async def _turn(self) -> None:
+        turn = asyncio.get_running_loop().create_future()
+        self._turns.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._pass_turn()
+            raise
+
+    def _pass_turn(self) -> None:
+        while self._turns:
+            turn = self._turns.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1
+
     async def _take(self) -> Session:
         while True:
             if self._is_closed:
                 raise StoreUnavailable(f"The store {self._where} is closed.")
-            while self._idle:
-                session = self._idle.pop()
-                if session.is_idle:
-                    return session
-                session.discard()
+            if (session := self._idle_session()) is not None:
+                return session
             if not self._is_opening:
                 return await self._open()
             await self._woken()
+
+    def _idle_session(self) -> Session | None:
+        while self._idle:
+            session = self._idle.pop()
+            if session.is_idle:
+                return session
+            session.discard()
+        return None
 
     async def _open(self) -> Session:
         self._is_opening = True
@@ -141,7 +180,7 @@ class Lane:
 
 
 class _Loan:
-    """A connection for as long as a block lasts. By hand, because every commit passes here."""
+    """A connection for as long as a block lasts."""
 
     __slots__ = ("_lane", "_session")
 
@@ -155,7 +194,7 @@ class _Loan:
 
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
         assert self._session is not None
-        self._lane.give_back(self._session, is_sound=error is None or _leaves_it_sound(error))
+        self._lane.give_back(self._session, error)
 
 
 def _leaves_it_sound(error: BaseException) -> bool:

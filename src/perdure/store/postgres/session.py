@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -35,6 +36,7 @@ class Session:
         self._sql = sql
         self._pooled = pooled
         self._statements: dict[str, Any] = {}
+        self._watch = _Watch(self.discard)
         self._begin = "begin" if not pooled else "begin_pooled_commit" if commits else "begin_pooled"
 
     @property
@@ -63,7 +65,15 @@ class Session:
             # The driver's own cache of statements costs more than it saves where there are so few of them.
             if (statement := self._statements.get(name)) is None:
                 statement = await self._prepare(name)
-            found = await statement.fetch(*values, timeout=CALL_SECONDS)
+            self._watch.begin()
+            try:
+                found = await statement.fetch(*values)
+            except Exception as error:
+                if self._watch.has_cut_off:
+                    raise TimeoutError("it took too long") from error
+                raise
+            finally:
+                self._watch.end()
         elif self._raw.is_in_transaction():
             found = await self._raw.fetch(self._sql[name], *values, timeout=CALL_SECONDS)
         else:
@@ -101,6 +111,7 @@ class Session:
 
     async def close(self) -> None:
         """End the connection in good order, or cut it off if that takes too long."""
+        self._watch.stop()
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._raw.close()
@@ -109,7 +120,49 @@ class Session:
 
     def discard(self) -> None:
         """Cut the connection off: it may still receive an answer that nobody waits for."""
+        self._watch.stop()
         self._raw.terminate()
+
+
+class _Watch:
+    """Cuts a connection off when a call takes too long. One timer serves many calls: the driver's own would be set and taken
+    back for each of them."""
+
+    def __init__(self, cut_off: Callable[[], None]) -> None:
+        self._cut_off = cut_off
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._began: float | None = None
+        self.has_cut_off = False
+
+    def begin(self) -> None:
+        """A call begins."""
+        self._began = self._loop.time()
+        if self._timer is None:
+            self._timer = self._loop.call_later(CALL_SECONDS, self._look)
+
+    def end(self) -> None:
+        """It has ended."""
+        self._began = None
+
+    def stop(self) -> None:
+        """There are no more calls."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self, *, again: bool = False) -> None:
+        self._timer = None
+        if self._began is None:
+            return
+        left = self._began + CALL_SECONDS - self._loop.time()
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._look)
+        elif not again:  # if it was the loop that was held up, the answer may be there, and be heard in this round
+            self._timer = self._loop.call_later(0, functools.partial(self._look, again=True))
+        else:
+            self.has_cut_off = True
+            self._cut_off()
 
 
 async def open_session(address: Address, sql: Mapping[str, str], *, commits: bool = False) -> Session:

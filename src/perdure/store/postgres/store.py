@@ -83,6 +83,7 @@ async def open_postgres(url: str, *, project_id: str = DEFAULT_PROJECT, clock: C
 class PostgresStore(Lookups):
     """`Store` on a PostgreSQL database."""
 
+    works_beside = True
     group_size = 250
 
     def __init__(self, url: str, address: Address, *, project_id: str, clock: Clock) -> None:
@@ -124,36 +125,37 @@ class PostgresStore(Lookups):
     # The door
 
     async def commit(self, transitions: Sequence[Transition]) -> Sequence[Outcome]:
-        if len({transition.run_id for transition in transitions}) < len(transitions):
+        if len(transitions) > 1 and len({transition.run_id for transition in transitions}) < len(transitions):
             raise ValueError("A group holds at most one transition of a run.")
         if not transitions:
             return ()
         while self._finishing:
             await asyncio.wait(self._finishing)
         try:
-            return await self._commit(transitions)
+            outcomes = await self._writer.write(transitions)
         except asyncio.CancelledError:
             # The caller leaves, the group stays: written again, each transition is found or done, and none overtakes it.
             task = asyncio.get_running_loop().create_task(self._finish(transitions), name="perdure commit")
             self._finishing.add(task)
             task.add_done_callback(self._finishing.discard)
             raise
+        self._tell_of(transitions)
+        return outcomes
 
     async def _finish(self, transitions: Sequence[Transition]) -> None:
         """Write what nobody waits for any more. The session that was left may still hold its rows for a moment."""
         give_up_at = self._clock.monotonic() + FINISH_SECONDS
         while transitions and self._clock.monotonic() < give_up_at:
-            outcomes = await self._commit(transitions)
+            outcomes = await self._writer.write(transitions)
+            self._tell_of(transitions)
             answered = zip(transitions, outcomes, strict=True)
             transitions = [transition for transition, outcome in answered if isinstance(outcome, Busy)]
             if transitions:
                 await self._clock.sleep(FINISH_AGAIN_SECONDS)
 
-    async def _commit(self, transitions: Sequence[Transition]) -> Sequence[Outcome]:
-        outcomes = await self._writer.write(transitions)
-        if any(_is_news(transition) for transition in transitions):
+    def _tell_of(self, transitions: Sequence[Transition]) -> None:
+        if any(map(_is_news, transitions)):
             self._tell()
-        return outcomes
 
     # Workflows
 
@@ -492,7 +494,7 @@ class PostgresStore(Lookups):
 def _is_news(transition: Transition) -> bool:
     """Whether others may have something to do after it: the run is free, or has come to rest, or somebody waits for a checkpoint
     that he has asked for."""
-    if any(not saved.periodic for saved in transition.checkpoints):
+    if transition.checkpoints and any(not saved.periodic for saved in transition.checkpoints):
         return True
     if transition.base_seq == 0:
         return not isinstance(transition.lease, Claim)

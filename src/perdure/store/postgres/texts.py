@@ -12,6 +12,7 @@ from typing import Any, cast
 _NUL = "\x00"
 _MARK = "\ufdd0"
 _MARK_BYTES = _MARK.encode()
+_MARK_FIRST = _MARK_BYTES[:1]
 _NUL_IN_JSON = b"\\u0000"
 
 
@@ -41,4 +42,5 @@ def from_stored(value: Any) -> Any:
 
 def needs_care(document: bytes) -> bool:
     """Whether a JSON document may hold a text that `to_stored` changes. Wrongly True now and then, never wrongly False."""
-    return _NUL_IN_JSON in document or _MARK_BYTES in document
+    # One byte is found in a hundredth of the time that several take, and most documents do not have that of the mark.
+    return _NUL_IN_JSON in document or (_MARK_FIRST in document and _MARK_BYTES in document)

@@ -74,6 +74,7 @@ async def open_sqlite(
 class SqliteStore(Lookups):
     """`Store` on one SQLite file."""
 
+    works_beside = False
     group_size = 125
 
     def __init__(self, url: str, location: Location, *, project_id: str, clock: Clock, inline: bool) -> None:
