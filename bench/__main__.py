@@ -35,11 +35,16 @@ def main() -> None:
         profiles.mkdir(parents=True, exist_ok=True)
         places = [(subject, store) for subject, store in places if not subject.is_peer]
     with ExitStack() as stack:
-        postgres = stack.enter_context(servers.postgres()) if POSTGRES in arguments.stores else None
+        delay = arguments.commit_delay_micros
+        postgres = None
+        if POSTGRES in arguments.stores:
+            postgres = stack.enter_context(servers.postgres(commit_delay_micros=delay))
         bench = Bench(
             postgres=postgres, quick=arguments.quick, timeout_seconds=arguments.timeout_seconds, profiles=profiles
         )
         machine = describe_machine() | ({"PostgreSQL": postgres.version} if postgres else {})
+        if postgres and delay:
+            machine["PostgreSQL"] += f", commits {delay} µs slower than the disk"
         machine["size"] = "a tenth (--quick)" if arguments.quick else "full"
         cells: list[Cell] = []
         raw: list[dict[str, float]] = []
@@ -102,6 +107,12 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--repeat", type=int, default=3, help="repetitions, each in a fresh process (median)")
     parser.add_argument("--quick", action="store_true", help="a tenth of each workload's size")
+    parser.add_argument(
+        "--commit-delay-micros",
+        type=int,
+        default=0,
+        help="have PostgreSQL take so much longer for every commit, of whomever, as on a slower disk",
+    )
     parser.add_argument("--timeout-seconds", type=float, default=600, help="the most that one measurement may take")
     parser.add_argument("--profile", action="store_true", help="profile perdure alone instead of comparing it")
     parser.add_argument("--json", type=Path, help="also write the results to this file")

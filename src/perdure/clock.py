@@ -7,6 +7,7 @@ Wall time decorates events and is never used to decide who owns what. Leases are
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
@@ -32,24 +33,21 @@ class Clock(Protocol):
     async def sleep(self, seconds: float) -> None: ...
 
 
+# macOS has no CLOCK_BOOTTIME; its monotonic clock is also shared by all processes, but stops while the host sleeps.
+_HOST_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
 class SystemClock:
     """The real one."""
+
+    monotonic = staticmethod(time.monotonic)
+    host_seconds = staticmethod(functools.partial(time.clock_gettime, _HOST_CLOCK))
 
     def now_micros(self) -> int:
         return time.time_ns() // 1_000
 
-    def monotonic(self) -> float:
-        return time.monotonic()
-
-    def host_seconds(self) -> float:
-        return time.clock_gettime(_HOST_CLOCK)
-
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
-
-
-# macOS has no CLOCK_BOOTTIME; its monotonic clock is also shared by all processes, but stops while the host sleeps.
-_HOST_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def from_micros(micros: int) -> datetime:

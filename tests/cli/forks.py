@@ -61,7 +61,7 @@ class Forks:
         """Run a command to its end, as `subprocess.run` does."""
         try:
             return self._run(arguments, cwd=cwd, env=env, stdin=stdin)
-        except BaseException:  # whoever was cut short, by a time limit say, has left answers that are not for the next one
+        except BaseException:  # cut short, by a time limit say: answers on their way are not for the next one
             self._process.kill()
             self.__exit__()
             self._start()

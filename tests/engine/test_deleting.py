@@ -16,7 +16,6 @@ from perdure import Context, Engine, EngineSettings, ask, collect, node, workflo
 from perdure.engine.inspect import report_run
 from perdure.engine.run import Run
 from perdure.errors import RunFailed, RunIdTaken, RunNotEnded, ValuesDeleted
-from perdure.journal.states import RunStatus
 from tests.engine.engines import assert_whole, log_of
 
 SECRET = "hunter2"

@@ -18,9 +18,11 @@ import pytest
 from perdure.errors import (
     StoreUnavailable,
 )
-from perdure.ids import CommandId, EngineId
+from perdure.ids import BranchId, CommandId, EngineId, NodeId, Seq
 from perdure.journal import events as e
+from perdure.journal.projection import fold
 from perdure.store.postgres.address import parse_url
+from perdure.store.postgres.documents import is_step_on
 from perdure.store.postgres.schema import PACKAGE
 from perdure.store.postgres.session import open_session
 from perdure.store.postgres.store import READERS_AHEAD, PostgresStore, open_postgres
@@ -29,7 +31,7 @@ from perdure.store.shapes import Command, LogLine, RunFilter
 from perdure.store.transitions import Busy, Claim, Committed, LeaseLost, Outcome, Rejected
 from tests.processes import children_of, signal_all
 from tests.servers import Server, start_postgres
-from tests.store.builders import ENGINE, Draft, engine_row, save_workflow, settle, started
+from tests.store.builders import ENGINE, Draft, engine_row, error, save_workflow, settle, started
 from tests.store.conftest import verify_runs
 from tests.store.contents import contents_of
 from tests.store.interceptor import AnswerLoser, Pooler
@@ -573,6 +575,95 @@ async def test_a_row_that_changes_just_before_it_is_locked_is_written_at_once(st
     )
 
 
+# Steps
+
+
+def failed_before(draft: Draft) -> Draft:
+    node_id = NodeId("a")
+    failed = e.NodeFailed(node_id=node_id, attempt=1, error=error(), final=False)
+    return draft.begin_node("a").add(failed).begin_node("a", attempt=2)
+
+
+STEPS: dict[str, tuple[bool, Callable[[Draft], Draft], Callable[[Draft], Draft]]] = {
+    "ordinary": (True, lambda draft: draft.begin_node("a"), lambda draft: draft.complete_node("a", 1).begin_node("b")),
+    "completed after a failure": (True, failed_before, lambda draft: draft.complete_node("a", 1, 2).begin_node("b")),
+    "with a checkpoint": (
+        True,
+        lambda draft: draft.begin_node("a").checkpoint("a", {"at": 7}),
+        lambda draft: draft.complete_node("a", 1).begin_node("b"),
+    ),
+    "with texts that PostgreSQL cannot hold": (
+        True,
+        lambda draft: draft.begin_node("\x00a\ufdd0"),
+        lambda draft: draft.complete_node("\x00a\ufdd0", "\x00 and \ufdd01 \\u0000").begin_node("\ufdd0b\x00"),
+    ),
+    "started again": (
+        False,
+        lambda draft: failed_before(draft).begin_node("b"),
+        lambda draft: draft.complete_node("b", 1).add(
+            e.NodeFailed(node_id=NodeId("a"), attempt=2, error=error(), final=False),
+            e.NodeScheduled(node_id=NodeId("a"), attempt=3),
+        ),
+    ),
+    "two that began": (
+        False,
+        lambda draft: draft.begin_node("a"),
+        lambda draft: draft.complete_node("a", 1).begin_node("b").begin_node("c"),
+    ),
+    "scheduled and not started": (
+        False,
+        lambda draft: draft.begin_node("a"),
+        lambda draft: draft.complete_node("a", 1).add(
+            e.NodeScheduled(node_id=NodeId("b"), attempt=1), e.NodeScheduled(node_id=NodeId("c"), attempt=1)
+        ),
+    ),
+    "a stream that began": (
+        False,
+        lambda draft: draft.begin_node("a"),
+        lambda draft: draft.complete_node("a", 1).add(
+            e.NodeScheduled(node_id=NodeId("b"), attempt=1), e.NodeStarted(node_id=NodeId("b"), attempt=1, streams=True)
+        ),
+    ),
+    "scheduled before": (
+        False,
+        lambda draft: draft.begin_node("a").add(e.NodeScheduled(node_id=NodeId("b"), attempt=1)),
+        lambda draft: draft.complete_node("a", 1).add(e.NodeStarted(node_id=NodeId("b"), attempt=1)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+async def test_what_is_written_of_a_step_is_what_was_decided(store: PostgresStore, name: str) -> None:
+    is_plain, before, after = STEPS[name]
+    draft = before(Draft.create().start())
+    await store.commit([draft.transition()])
+    step = msgspec.structs.replace(after(draft).transition(), only_steps=True)
+
+    assert is_step_on(step) is is_plain
+    assert await store.commit([step]) == [Committed()]
+    assert await store.commit([step]) == [Committed()]  # as when the answer was lost
+
+    stored = await store.load_run(draft.run_id)
+    assert stored is not None
+    assert stored.run == draft.projection.run
+    assert {node.node_id: node for node in stored.nodes} == draft.projection.nodes
+    events = await store.load_events(draft.run_id, after=Seq(0), limit=100)
+    assert tuple(events[-len(step.events) :]) == step.events
+    assert fold(draft.run_id, events).nodes == draft.projection.nodes
+
+
+async def test_a_node_that_begins_on_a_branch_has_a_row_already(store: PostgresStore) -> None:
+    draft = Draft.create().start().begin_node("a")
+    on_branch = msgspec.structs.replace(draft.complete_node("a", 1).begin_node("b").transition(), only_steps=True)
+    done, begun = on_branch.nodes
+
+    assert not is_step_on(
+        msgspec.structs.replace(
+            on_branch, nodes=(done, msgspec.structs.replace(begun, branch_id=BranchId(2), generation=2))
+        )
+    )
+
+
 # Plans
 
 
@@ -590,6 +681,7 @@ async def test_plans_made_for_small_tables_are_right_for_large_ones(
     foreign_key = "SELECT 1 FROM ONLY run_state x WHERE project_id = $1 AND run_id = $2 FOR KEY SHARE OF x"
     found_in = {
         SQL["step_run"]: {"run_state"},
+        SQL["step_on"]: {"run_state", "run_node_state"},
         SQL["commit_group"]: {"run_state", "run_commands", "run_archives", "run_steps", "run_inbox_messages"},
         SQL["commit_audited"]: {"run_state", "run_commands", "run_archives", "run_steps", "run_inbox_messages"},
         SQL["look_up"]: {"run_state", "run_events"},

@@ -160,7 +160,8 @@ class LocalDispatch:
         return slot_kind(task.node_type)
 
     def _loop_place(self, task: Task) -> LoopPlace:
-        return LoopPlace(task.info, asyncio.current_task(), self._loop_inlet(), self._call_threads)
+        inlet = self._loop_inlet()
+        return LoopPlace(task.info, asyncio.current_task(inlet.loop), inlet, self._call_threads)
 
     def _body_threads(self) -> ThreadPool:
         if self._bodies is None:

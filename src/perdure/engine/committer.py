@@ -96,6 +96,7 @@ class Committer:
         self._held: dict[Source, _Held] = {}
         self._last_group: list[Source] = []
         """Those of whom something was written last. They are at work by now, or wait again."""
+        self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
         self._hurry = asyncio.Event()
         """Set while somebody waits for what is to be committed."""
@@ -124,7 +125,7 @@ class Committer:
 
     async def _wait_for_company(self) -> None:
         """Wait a moment, unless somebody is in a hurry meanwhile."""
-        moment = asyncio.get_running_loop().call_later(self._async_delay, self._hurry.set)
+        moment = self._loop.call_later(self._async_delay, self._hurry.set)
         await self._hurry.wait()
         moment.cancel()
 
@@ -163,7 +164,7 @@ class Committer:
 
     async def _commit(self, offered: Sequence[_Offer]) -> None:
         began = self._clock.monotonic()
-        asyncio.get_running_loop().call_soon(_tell_meanwhile, offered)
+        self._loop.call_soon(_tell_meanwhile, offered)
         try:
             outcomes = await self._settle([transition for _, transition in offered])
         except StoreError as error:
@@ -231,7 +232,7 @@ class Committer:
             held.has_more = True
         if held.delay == FIRST_RETRY_SECONDS:
             log.warning("run_is_busy", extra={"run_id": transition.run_id, "problem": busy.problem})
-        asyncio.get_running_loop().call_later(held.delay, self._offer_again, source)
+        self._loop.call_later(held.delay, self._offer_again, source)
         held.delay = min(held.delay * 2, LAST_RETRY_SECONDS)
 
     def _offer_again(self, source: Source) -> None:

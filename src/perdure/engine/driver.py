@@ -554,7 +554,8 @@ class Driver:
 
     def _act_on(self, transition: Transition) -> None:
         is_over = self._tenure.committed(transition)
-        self._is_settled.set()
+        if not self._is_settled.is_set():
+            self._is_settled.set()
         self._act()
         if self.decider.has_more:
             self._decide()

@@ -28,12 +28,14 @@ from perdure.store.postgres.documents import (
     audited_values,
     group_values,
     is_step,
+    is_step_on,
     step_items_values,
+    step_on_values,
     step_values,
 )
 from perdure.store.postgres.failures import Trouble, problem_of, translate, trouble_of
 from perdure.store.postgres.lanes import Caller, Lane
-from perdure.store.postgres.session import Session
+from perdure.store.postgres.session import Rows, Session
 from perdure.store.postgres.texts import from_stored, to_stored
 from perdure.store.transitions import Busy, Claim, Committed, LeaseLost, Outcome, Rejected, RunExists, Transition
 
@@ -52,7 +54,7 @@ _HELD = (
 )
 
 
-_COMMITTED = Committed()
+_COMMITTED: Outcome = Committed()
 
 
 class _Refused(Exception):
@@ -144,7 +146,9 @@ class GroupWriter:
                 # By hand, because every commit passes here: a loan would be three coroutines more.
                 session = self._lane.take_at_once() or await self._lane.take()
                 try:
-                    outcomes = await self._write_on(session, group, name, values)
+                    found = await session.write(name, *values)
+                    is_whole = len(found) == len(group)
+                    outcomes = [_COMMITTED] * len(group) if is_whole else await self._judge_all(session, group, found)
                 except BaseException as error:
                     self._lane.give_back(session, error)
                     raise
@@ -169,6 +173,8 @@ class GroupWriter:
     def _statement(self, group: Sequence[Transition]) -> tuple[str, tuple[Any, ...]]:
         try:
             if len(group) == 1 and is_step(group[0]) and group[0].run_id not in self._held:
+                if is_step_on(group[0]):
+                    return "step_on", step_on_values(self._project_id, group[0])
                 if group[0].items:
                     return "step_items", step_items_values(self._project_id, group[0])
                 return "step_run", step_values(self._project_id, group[0])
@@ -178,18 +184,17 @@ class GroupWriter:
         except Exception as error:  # A value of whatever kind that has no form in a document; nothing was sent.
             raise _Refused(problem_of(error)) from error
 
-    async def _write_on(
-        self, session: Session, group: Sequence[Transition], name: str, values: tuple[Any, ...], *, again: bool = True
+    async def _judge_all(
+        self, session: Session, group: Sequence[Transition], found: Rows, *, again: bool = True
     ) -> list[Outcome]:
-        found = await session.write(name, *values)
-        if len(found) == len(group):
-            return [_COMMITTED] * len(group)
+        """Return what became of a group of which the statement has written some."""
         written = {from_stored(row[0]) for row in found}
         refused = [transition for transition in group if transition.run_id not in written]
-        outcomes = await self._look_up(session, refused)
+        outcomes = await self._look_up(session, refused) if refused else {}
         busy = [transition for transition in refused if isinstance(outcomes[transition.run_id], Busy)]
         if busy and again:  # a row that somebody has changed at the same time is there for the next statement
-            second = await self._write_on(session, busy, *self._statement(busy), again=False)
+            name, values = self._statement(busy)
+            second = await self._judge_all(session, busy, await session.write(name, *values), again=False)
             outcomes |= zip((transition.run_id for transition in busy), second, strict=True)
         return [outcomes.get(transition.run_id, _COMMITTED) for transition in group]
 

@@ -1,4 +1,4 @@
-"""Transitions as the JSON documents that the commit statements take apart again."""
+"""Transitions as what the commit statements take: JSON documents that they take apart again, or plain values for one kind."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import Any
 
 import msgspec
 
+from perdure.ids import ROOT_BRANCH
+from perdure.journal.events import NodeCompleted, NodeScheduled, NodeStarted, encode_event
+from perdure.journal.states import NodeState, NodeStatus
 from perdure.store import branches, checkpoints, rows, waits
 from perdure.store.postgres.texts import needs_care, to_stored
 from perdure.store.transitions import Claim, Release, Transition
@@ -18,6 +21,7 @@ _NO_ROWS = "[]"
 _NO_STEP = ("", "", 0, 0, 0, _NO_ROWS, _NO_ROWS)
 WRITING_NOTHING: Mapping[str, tuple[Any, ...]] = {
     "step_run": _NO_STEP,
+    "step_on": ("", "", 0, 0, "", 0, "", "", "", 0, "", "", "", 0, "", "", 0),
     "step_items": (*_NO_STEP, _NO_ROWS),
     "commit_group": ("", *(_NO_ROWS,) * 14),
 }
@@ -35,6 +39,56 @@ def is_step(transition: Transition) -> bool:
         or transition.waits
         or transition.signals
         or transition.checkpoints
+    )
+
+
+def is_step_on(step: Transition) -> bool:
+    """Whether `step_on` can write a step: one node has completed, and one has started of which nothing was recorded before."""
+    if len(step.events) != 3 or len(step.nodes) != 2 or step.items:
+        return False
+    completed, scheduled, started = step.events
+    done, begun = step.nodes
+    return (
+        type(completed.event) is NodeCompleted
+        and type(scheduled.event) is NodeScheduled
+        and type(started.event) is NodeStarted
+        and completed.event.node_id == done.node_id
+        and done.stream is None
+        and begun
+        == NodeState(
+            node_id=scheduled.event.node_id,
+            branch_id=ROOT_BRANCH,
+            status=NodeStatus.RUNNING,
+            attempt=1,
+            scheduled_at=scheduled.at,
+            started_at=started.at,
+            last_seq=started.seq,
+        )
+    )
+
+
+def step_on_values(project_id: str, step: Transition) -> tuple[Any, ...]:
+    """Return what `step_on` takes."""
+    completed, scheduled, started = step.events
+    done, begun = step.nodes
+    return (
+        project_id,
+        to_stored(step.run_id),
+        step.epoch,
+        step.base_seq,
+        completed.id,
+        completed.at,
+        to_stored(done.node_id),
+        to_stored(encode_event(completed.event)),
+        scheduled.id,
+        scheduled.at,
+        to_stored(begun.node_id),
+        to_stored(encode_event(scheduled.event)),
+        started.id,
+        started.at,
+        to_stored(encode_event(started.event)),
+        to_stored(rows.to_json(done.outputs)),
+        done.duration_ms,
     )
 
 

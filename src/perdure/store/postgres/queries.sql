@@ -30,6 +30,34 @@ WITH moved AS (
 )
 SELECT run_id FROM moved;
 
+-- name: step_on
+-- As step_run, for what nearly every step of a sequence is: one node has completed, and the next one is scheduled and started. Nothing
+-- was recorded of that one before, so that it has no row yet. With one parameter for each value, and only the columns that change, it
+-- takes the server two thirds of the time. `$5` to `$8` id, time, node and payload of the completion, `$9` to `$12` of the scheduling,
+-- `$13` to `$15` id, time and payload of the start; `$16` outputs and `$17` duration of the completed node.
+WITH moved AS (
+    UPDATE run_state SET last_seq = $4::bigint + 3, version = version + 1
+     WHERE project_id = $1 AND run_id = $2 AND lease_epoch = $3 AND last_seq = $4
+    RETURNING run_id
+), appended AS (
+    INSERT INTO run_events (project_id, run_id, branch_id, epoch, seq, id, event_type, event_time, node_id, payload)
+    SELECT $1, moved.run_id, 1, $3, e.*
+      FROM moved,
+           (VALUES ($4 + 1, $5::text, 'NodeCompleted', $6::bigint, $7::text, $8::text),
+                   ($4 + 2, $9, 'NodeScheduled', $10, $11, $12),
+                   ($4 + 3, $13, 'NodeStarted', $14, $11, $15)) AS e
+), completed AS (
+    UPDATE run_node_state AS n
+       SET status = 'completed', outputs = $16, error = NULL, ended_at = $6, duration_ms = $17, last_seq = $4 + 1
+      FROM moved
+     WHERE n.project_id = $1 AND n.run_id = $2 AND n.branch_id = 1 AND n.node_id = $7
+), started AS (
+    INSERT INTO run_node_state (project_id, run_id, branch_id, node_id, status, attempt, attempt_ended, generation, failures, lost,
+                                reason, scheduled_at, started_at, last_seq)
+    SELECT $1, moved.run_id, 1, $11, 'running', 1, 0, 1, 0, 0, '', $10, $14, $4 + 3 FROM moved
+)
+SELECT run_id FROM moved;
+
 -- name: step_items
 -- As step_run, for a transition that also adds to streams. A statement of its own: who adds nothing pays nothing. `$8` items.
 WITH moved AS (
