@@ -40,7 +40,7 @@ class Decided:
         self.asked += 1
         return self.transitions.pop(0) if self.transitions else None
 
-    def being_written(self) -> None:
+    def being_written(self, *, alone: bool) -> None:
         self.readied += 1
 
     def committed(self, transition: Transition, outcome: Outcome) -> None:

@@ -72,11 +72,16 @@ class Bodies:
         """Note that a body is launched when the record of its start is durable."""
         self._starting.append(actor)
 
-    def prepare(self) -> None:
-        """Make ready those whose start is on its way to the store."""
+    def prepare(self, *, alone: bool) -> None:
+        """Make ready those whose start is on its way to the store. A single one, with nobody else at work, has its task already,
+        which comes as far as it can without its body."""
         starting, self._starting = self._starting, []
         for actor in starting:
             actor.prepare()
+        if alone and len(starting) == 1 and self.group is not None:
+            (actor,) = starting
+            if actor in self._held and actor.task is None and actor.wait_for_launch():
+                self._begin(actor, self.group)
 
     def launch(self, actor: Actor) -> None:
         """Begin, unless it no longer counts, everything was told to stop, or the engine is not sure of its lease."""
@@ -95,8 +100,8 @@ class Bodies:
         if reason is not None and (actor.runs_code or reason != PAUSING):
             self._stop_unbegun(actor, reason)
             return
-        name = f"{self._projection.run.run_id}/{actor.node_id}"
-        actor.task = self.group.create_task(actor.run(), name=name)
+        if not actor.go_ahead():
+            self._begin(actor, self.group)
         self._running[actor.node_id] = actor
 
     def launch_held_back(self) -> None:
@@ -134,6 +139,7 @@ class Bodies:
             return False
         slot = self._held.pop(actor)
         self._running.pop(actor.node_id, None)
+        actor.give_up_launch()
         if slot is None or pass_on is None:
             self._vacate(slot)
         else:
@@ -180,10 +186,15 @@ class Bodies:
         for actor in self._running.values():
             self._tell(actor, actor.stop_reason or "the run is driven elsewhere")
         self._running.clear()
+        for actor in self._held:
+            actor.give_up_launch()
         held, self._held = list(self._held.values()), {}
         for slot in held:
             # Not at once: a thread counts as lost when the task of its body has heard that it is cancelled.
             loop.call_soon(self._vacate, slot)
+
+    def _begin(self, actor: Actor, group: asyncio.TaskGroup) -> None:
+        actor.task = group.create_task(actor.run(), name=f"{self._projection.run.run_id}/{actor.node_id}")
 
     def _stop_unbegun(self, actor: Actor, reason: str) -> None:
         actor.stop_reason = reason

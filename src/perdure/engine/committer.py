@@ -43,8 +43,8 @@ class Source(Protocol):
         """Hand over what was decided since the last call, if anything."""
         ...
 
-    def being_written(self) -> None:
-        """Do what can be done while what was handed over is on its way."""
+    def being_written(self, *, alone: bool) -> None:
+        """Do what can be done while what was handed over is on its way; if it is so `alone`, nobody else has anything to do."""
         ...
 
     def committed(self, transition: Transition, outcome: Outcome) -> None:
@@ -242,8 +242,9 @@ class Committer:
 
 
 def _tell_meanwhile(offered: Sequence[_Offer]) -> None:
+    alone = len(offered) == 1
     for source, _ in offered:
-        source.being_written()
+        source.being_written(alone=alone)
 
 
 def _one_per_run(offered: Sequence[_Offer]) -> tuple[list[_Offer], list[_Offer]]:

@@ -525,19 +525,19 @@ class Driver:
         if not portion.decided and not portion.commands and self._tenure.is_kept:
             self._act()
             if self.decider.has_more:
-                self._soon(self.being_written)
+                self._soon(lambda: self.being_written(alone=False))
             if self._has_news or self._may_release():
                 self.submit()
             return None
         return self._tenure.transition(portion, self.machinery.chance.new_id)
 
-    def being_written(self) -> None:
+    def being_written(self, *, alone: bool) -> None:
         """Ready the bodies that a transition starts, and decide more."""
         if not self._is_gone and (self._bodies.has_unprepared or self.decider.has_more):
-            self.guarded(self._go_ahead)
+            self.guarded(lambda: self._go_ahead(alone))
 
-    def _go_ahead(self) -> None:
-        self._bodies.prepare()
+    def _go_ahead(self, alone: bool) -> None:
+        self._bodies.prepare(alone=alone)
         if self.decider.has_more:
             self.happened()
 

@@ -82,13 +82,13 @@ class Launching:
 
     def slot_granted(self, kind: SlotKind) -> Grant:
         """Use a place that has become free, or say why not."""
-        if not self._is_running() or not self._queue.has(kind):
+        if not self._is_running() or not self._queue.of(kind):
             return Grant.UNNEEDED
         if not self._machinery.may_start():
             return Grant.NOT_YET
         held = len(self._bodies)
         try:
-            self._begin(self._queue.pop(kind), Held(kind))
+            self._begin(self._queue.of(kind).popleft(), Held(kind))
         except Exception as bug:  # of ours: it ends this run, and harms no other
             is_held = len(self._bodies) > held  # then it is given back with the rest
             self._driver.failed(bug)
@@ -141,14 +141,14 @@ class Launching:
             self._queue.add(node_id, self._program.node(node_id).kind, delay_seconds=delay)
 
     def _begin_queued(self, kind: SlotKind) -> None:
-        queue = self._queue
-        while queue.has(kind) and self._is_running() and self._machinery.may_start():
+        queued = self._queue.of(kind)
+        while queued and self._is_running() and self._machinery.may_start():
             slot = self._kept_slot(kind)
             if slot is None and not self._machinery.slots.acquire(kind, self):
                 return
             held = len(self._bodies)
             try:
-                self._begin(queue.pop(kind), slot or Held(kind))
+                self._begin(queued.popleft(), slot or Held(kind))
             except BaseException:  # a bug of ours, which ends this run
                 if len(self._bodies) == held:  # else it is given back with the rest
                     self._machinery.slots.release(kind)

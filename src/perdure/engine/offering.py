@@ -29,7 +29,7 @@ class Offer:
         transition, self._transition = self._transition, None
         return transition
 
-    def being_written(self) -> None:
+    def being_written(self, *, alone: bool) -> None:
         """There is nothing else to do."""
 
     def committed(self, transition: Transition, outcome: Outcome) -> None:

@@ -31,8 +31,9 @@ class Queue:
         """Return the kinds of places for which somebody waits."""
         return [kind for kind, queued in self._queued.items() if queued]
 
-    def has(self, kind: SlotKind) -> bool:
-        return bool(self._queued.get(kind))
+    def of(self, kind: SlotKind) -> deque[NodeId]:
+        """Return those that wait for a place of this kind, longest first, for whoever takes them out."""
+        return self._queued[kind]
 
     def add(self, node_id: NodeId, kind: SlotKind, *, delay_seconds: float = 0.0) -> None:
         """Have a node wait for its place, when its time has come. If it was to wait for another time, that counts no longer."""
@@ -42,10 +43,6 @@ class Queue:
             self._queued[kind].append(node_id)
         else:
             self._delay(node_id, kind, delay_seconds)
-
-    def pop(self, kind: SlotKind) -> NodeId:
-        """Return the node that has waited longest."""
-        return self._queued[kind].popleft()
 
     def abandon(self) -> None:
         """Forget those that wait for their time."""

@@ -14,11 +14,11 @@ async def test_a_time_for_which_a_node_no_longer_waits_does_not_come():
     node_id = NodeId("a")
     queue.add(node_id, "free", delay_seconds=0.02)
     queue.add(node_id, "free")
-    assert queue.pop("free") == node_id
+    assert queue.of("free").popleft() == node_id
     queue.add(node_id, "free", delay_seconds=60)
 
     await asyncio.sleep(0.05)
 
-    assert not queue.has("free")
+    assert not queue.of("free")
     assert not queue.is_empty
     queue.abandon()

@@ -89,8 +89,9 @@ class Lane:
         way is not lent again."""
         self._pass_turn()
         self._lent -= 1
-        is_sound = error is None or _leaves_it_sound(error)
-        if is_sound and session.is_idle and not self._is_closed:
+        # Whoever takes it looks whether it is still there.
+        is_sound = error is None or (_leaves_it_sound(error) and session.is_idle)
+        if is_sound and not self._is_closed:
             self._idle.append(session)
             self._wake_one()
         else:
