@@ -54,6 +54,8 @@ def main() -> None:
                 raw.append(limits.measure_limits(postgres))
             for workload in arguments.workloads:
                 cells += _measure_all(places, workload, arguments.repeat, bench, raw)
+    if not raw:
+        raise SystemExit("Interrupted before anything was measured.")
     medians = {name: statistics.median(figures[name] for figures in raw) for name in raw[0]}
     results = Results(cells=tuple(cells), limits=medians, machine=machine)
     print(render(results))

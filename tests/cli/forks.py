@@ -44,6 +44,8 @@ class Forks:
         self._process.communicate(timeout=SECONDS)
 
     def _start(self) -> None:
+        self._command: int | None = None
+        """The number of the process of the command, until it has ended."""
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
@@ -62,6 +64,8 @@ class Forks:
         try:
             return self._run(arguments, cwd=cwd, env=env, stdin=stdin)
         except BaseException:  # cut short, by a time limit say: answers on their way are not for the next one
+            if self._command is not None:
+                os.kill(self._command, signal.SIGKILL)
             self._process.kill()
             self.__exit__()
             self._start()
@@ -79,16 +83,14 @@ class Forks:
             os.close(end)
         output, errors = _Reading(our_output), _Reading(our_errors)
         _write(our_input, stdin)
-        pid = int(self._socket.recv(MOST_BYTES))
+        self._command = int(self._socket.recv(MOST_BYTES))
         self._socket.settimeout(SECONDS)
         try:
             code = int(self._socket.recv(MOST_BYTES))
         except TimeoutError:
-            os.kill(pid, signal.SIGKILL)
-            self._socket.recv(MOST_BYTES)
             raise subprocess.TimeoutExpired(list(arguments), SECONDS) from None
-        finally:
-            self._socket.settimeout(None)
+        self._socket.settimeout(None)
+        self._command = None
         return subprocess.CompletedProcess(list(arguments), code, output.text(), errors.text())
 
 

@@ -40,17 +40,15 @@ async def every_pair(world: World, reference: Reference) -> AsyncIterator[tuple[
 
 def survive_pairs(url: str, folder: Path, reference: Reference, *, share: float, seed: int) -> int:
     async def main() -> int:
-        draw = random.Random(seed)
-        count = 0
         async with opened_world(url, folder) as world:
             expected = await world.tell(reference)
-            async for plans in every_pair(world, reference):
-                if draw.random() < share:
-                    story = await world.tell(reference, *plans)
-                    assert_survived(story, expected, plans, reference)
-                    assert story.fired == 2
-                    count += 1
-        return count
+            pairs = [plans async for plans in every_pair(world, reference)]
+            chosen = random.Random(seed).sample(pairs, round(share * len(pairs)))
+            for plans in chosen:
+                story = await world.tell(reference, *plans)
+                assert_survived(story, expected, plans, reference)
+                assert story.fired == 2
+        return len(chosen)
 
     return run_virtual(main())
 

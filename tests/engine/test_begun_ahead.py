@@ -7,10 +7,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 
 from perdure import Engine, EngineSettings, Run, node, workflow
+from perdure.engine.actor import Actor
+from perdure.engine.bodies import Bodies
 from perdure.errors import RunCancelled
+from perdure.graph.forms import graph_from_json
+from perdure.graph.model import Graph
 from perdure.journal import events as e
 from perdure.journal.states import RunStatus
 from perdure.store.base import Store
@@ -29,6 +34,12 @@ async def ahead(n: int) -> int:
     return n + 1
 
 
+@node(once=True)
+async def ahead_once(n: int) -> int:
+    calls.append(n)
+    return n + 1
+
+
 @node(timeout=0.2)
 async def ahead_in_time(n: int) -> int:
     calls.append(n)
@@ -43,6 +54,30 @@ def ahead_two(n: int) -> int:
 @workflow
 def ahead_two_in_time(n: int) -> int:
     return ahead_in_time.named("second")(ahead_in_time.named("first")(n))
+
+
+@workflow
+def ahead_two_once(n: int) -> int:
+    return ahead_once.named("second")(ahead_once.named("first")(n))
+
+
+def ahead_starting() -> Graph:
+    """Return a workflow whose second node starts a run of the first one."""
+    return graph_from_json(
+        {
+            "name": "ahead_starting",
+            "inputs": [{"name": "n"}],
+            "nodes": [
+                {"id": "first", "type": ahead.name},
+                {"id": "second", "type": "perdure.start", "data": {"workflow": "ahead_two"}},
+            ],
+            "edges": [
+                {"source": "$input", "sourceHandle": "n", "target": "first", "targetHandle": "n"},
+                {"source": "first", "target": "second", "targetHandle": "n"},
+                {"source": "second", "target": "$output", "targetHandle": "result"},
+            ],
+        }
+    )
 
 
 class HeldStore(StoreProxy):
@@ -69,13 +104,16 @@ def _starts_second(transition: Transition) -> bool:
 
 
 @asynccontextmanager
-async def held(store_url: str, flow: Any = ahead_two) -> AsyncIterator[tuple[HeldStore, Engine, Run[int]]]:
+async def held(
+    store_url: str, flow: Any = ahead_two, settings: EngineSettings = SETTINGS
+) -> AsyncIterator[tuple[HeldStore, Engine, Run[int]]]:
     """Give a run whose second node has been decided to start, its task there, and the record of that on its way."""
     calls.clear()
     async with Engine(store_url) as owner:
         store = HeldStore(owner.store)
-        async with Engine(store.as_store, workflows=[flow], settings=SETTINGS) as engine:
-            run = await engine.start(flow, n=1)
+        workflows = [ahead_two, ahead_two_in_time, ahead_two_once]
+        async with Engine(store.as_store, workflows=workflows, settings=settings) as engine:
+            run = await engine.start(flow, n=1, run_id="run")
             await store.is_held.wait()
             while not tasks_of_second():
                 await asyncio.sleep(0)
@@ -112,32 +150,47 @@ def _completes_second(event: Any) -> bool:
     return isinstance(event, e.NodeCompleted) and event.node_id == "second"
 
 
-@pytest.mark.parametrize("at_once", [True, False])
-async def test_a_run_that_is_cancelled_meanwhile_begins_nothing(store_url: str, at_once: bool):
-    async with held(store_url) as (store, engine, run):
+async def until_heard(engine: Engine, run: Run[int]) -> None:
+    """Wait until the command that was given is decided about, although nothing is durable yet."""
+    driver = engine.driver_of(run.run_id)
+    assert driver is not None
+    while not driver.has_untaken_commands:
+        await asyncio.sleep(0)
+
+
+FLOWS = {"plain": ahead_two, "once": ahead_two_once, "starting": ahead_starting()}
+
+
+@pytest.mark.parametrize("flow", FLOWS)
+async def test_a_run_that_is_cancelled_meanwhile_begins_nothing(store_url: str, flow: str):
+    async with held(store_url, FLOWS[flow]) as (store, engine, run):
         await run.cancel()
-        if not at_once:
-            await asyncio.sleep(0.3)  # the command is decided about before the start is durable
+        await until_heard(engine, run)
         store.go_on.set()
 
         with pytest.raises(RunCancelled):
             await run.result()
-        assert calls == [1] or (at_once and calls == [1, 2])
+        assert calls == [1]
+        await asyncio.sleep(0.05)
+        assert not tasks_of_second()
+        assert [found.run_id for found in await engine.list()] == ["run"]
         await assert_whole(engine, run)
 
 
-async def test_a_run_that_is_paused_meanwhile_begins_nothing_and_goes_on_later(store_url: str):
-    async with held(store_url) as (store, engine, run):
+@pytest.mark.parametrize("flow", FLOWS)
+async def test_a_run_that_is_paused_meanwhile_begins_nothing_and_goes_on_later(store_url: str, flow: str):
+    async with held(store_url, FLOWS[flow]) as (store, engine, run):
         await run.pause()
-        await asyncio.sleep(0.3)
+        await until_heard(engine, run)
         store.go_on.set()
         assert (await run.wait()).status is RunStatus.PAUSED
         assert calls == [1]
+        assert [found.run_id for found in await engine.list()] == ["run"]
 
         await run.resume()
 
-        assert await run.result() == 3
-        assert calls == [1, 2]
+        await run.result()
+        assert calls[:2] == [1, 2]
         await assert_whole(engine, run)
 
 
@@ -150,6 +203,33 @@ async def test_a_run_that_is_lost_meanwhile_begins_nothing_here(store_url: str):
         assert calls == [1]
 
         assert await run.result() == 3  # it is this engine that takes it up again, from what is recorded
+
+
+async def test_a_task_that_others_cancel_before_it_has_come_to_wait_is_begun_anew(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    begin = Bodies._begin  # pyright: ignore[reportPrivateUsage]
+    cancelled: list[Actor] = []
+
+    def begin_and_cancel(self: Bodies, actor: Actor, group: asyncio.TaskGroup) -> None:
+        begin(self, actor, group)
+        if actor.node_id == "second" and not cancelled:
+            cancelled.append(actor)
+            assert actor.task is not None
+            actor.task.cancel()
+            store.go_on.set()
+
+    monkeypatch.setattr(Bodies, "_begin", begin_and_cancel)
+    calls.clear()
+    async with Engine(store_url) as owner:
+        store = HeldStore(owner.store)
+        async with Engine(store.as_store, workflows=[ahead_two], settings=SETTINGS) as engine, asyncio.timeout(20):
+            run = await engine.start(ahead_two, n=1)
+
+            assert await run.result() == 3
+            assert calls == [1, 2]
+            assert cancelled
+            await assert_whole(engine, run)
 
 
 async def test_a_task_that_others_cancel_meanwhile_is_begun_anew(store_url: str):
@@ -176,12 +256,14 @@ async def test_a_task_that_others_have_cancelled_is_begun_anew(store_url: str):
         await assert_whole(engine, run)
 
 
-async def test_an_engine_that_stops_meanwhile_leaves_nothing(store_url: str):
-    async with held(store_url) as (store, engine, run):
+@pytest.mark.parametrize("grace_seconds", [0.0, 5.0])
+async def test_an_engine_that_stops_meanwhile_leaves_nothing(store_url: str, grace_seconds: float):
+    settings = msgspec.structs.replace(SETTINGS, grace_seconds=grace_seconds)
+    async with held(store_url, ahead_two_once, settings) as (store, engine, run):
         asyncio.get_running_loop().call_later(0.2, store.go_on.set)
         await engine.stop()  # what was decided to start may end
         assert not tasks_of_second()
 
-    async with Engine(store_url, workflows=[ahead_two], settings=SETTINGS) as engine:
+    async with Engine(store_url, workflows=[ahead_two_once], settings=SETTINGS) as engine:
         assert await (await engine.get(run.run_id)).result() == 3
         assert calls == [1, 2]

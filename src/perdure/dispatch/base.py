@@ -7,7 +7,7 @@ nothing of runs, leases or the journal; what a body wants from the engine goes t
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
@@ -164,8 +164,6 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     services: Services
     decoded: Mapping[str, Any] | None = None
     """The arguments and properties of a body on the loop, decoded, if there was time for that before it begins."""
-    gate: Awaitable[None] | None = None
-    """What a body on the loop waits for, when everything is ready for it."""
     outlet: Outlet | None = None
     """Where the items of a generator go. It has one; no other body does."""
     feeds: Mapping[str, Feed] = {}

@@ -109,8 +109,6 @@ class LocalDispatch:
             arguments = task.decoded
             if arguments is None:
                 arguments = await self._decoded(task) if is_large(task) else decoded(task)
-            if task.gate is not None:
-                await task.gate
             if task.on_begin is not None:
                 task.on_begin()
             return await lives(task, place, arguments)

@@ -83,9 +83,7 @@ class Actor(Serving):
     """Whether it could have gone on with items of a stream when it was told so."""
     _prepared: Task | None = None
     _gate: asyncio.Future[None] | None = None
-    """What `run` waits for before the body begins, if it is entered while the start is being written."""
-    _is_at_gate = False
-    """Whether it was entered then."""
+    """What `run` waits for before anything else, if its task is begun while the start is being written."""
     _timer: asyncio.TimerHandle | None = None
     _is_overdue = False
     _is_over = False
@@ -104,16 +102,13 @@ class Actor(Serving):
 
     async def run(self) -> None:
         """Run the attempt to its end and report to the driver, whatever happens in the body."""
-        gate = self._gate
-        if gate is None:
-            self._begin()
-        else:
-            self._is_at_gate = True
+        if self._gate is not None:
+            await self._gate  # who is cancelled here ends without a word, as those who were not entered
+        self.has_begun = True
+        self.began = self._driver.machinery.clock.monotonic()
         try:
             outputs, blobs = await self._attempt()
         except asyncio.CancelledError as error:
-            if gate is not None and gate.cancelled():  # it was never launched
-                raise
             if not self._is_told_to_stop and self.unwinding is None and self._driver.is_interrupted:
                 raise
             self._report(error)  # if nobody has told it to stop, the body has cancelled itself
@@ -131,25 +126,15 @@ class Actor(Serving):
             if self._files is not None:
                 self._files.close()
 
-    def _begin(self) -> None:
-        self.has_begun = True
-        self.began = self._driver.machinery.clock.monotonic()
-
-    def wait_for_launch(self) -> bool:
-        """Have `run` wait for `go_ahead` before the body begins. False if there is nothing that it could do before."""
-        if self._prepared is None or self._prepared.decoded is None:
-            return False
+    def wait_for_launch(self) -> None:
+        """Have `run` wait for `go_ahead`."""
         self._gate = asyncio.get_running_loop().create_future()
-        self._prepared = msgspec.structs.replace(self._prepared, gate=self._gate)
-        return True
 
     def go_ahead(self) -> bool:
-        """Let the body begin that waits for it. False if none does, or if it was cancelled meanwhile, by whomever."""
+        """Let `run` go on that waits for it. False if none does, or if it was cancelled meanwhile, by whomever."""
         gate, self._gate = self._gate, None
         if gate is None or gate.done() or self.task is None or self.task.cancelling():
             return False
-        if self._is_at_gate:
-            self._begin()
         gate.set_result(None)
         return True
 

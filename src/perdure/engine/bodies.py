@@ -80,7 +80,8 @@ class Bodies:
             actor.prepare()
         if alone and len(starting) == 1 and self.group is not None:
             (actor,) = starting
-            if actor in self._held and actor.task is None and actor.wait_for_launch():
+            if actor in self._held and actor.task is None:
+                actor.wait_for_launch()
                 self._begin(actor, self.group)
 
     def launch(self, actor: Actor) -> None:
