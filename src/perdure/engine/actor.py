@@ -68,7 +68,7 @@ class Actor(Serving):
     stop_reason: str | None = None
     """Why the engine has told the body to stop, if it has."""
     has_begun = False
-    """Whether `run` has been entered: a task that is cancelled before that ends without a word."""
+    """Whether `run` has begun with the attempt: a task that is cancelled before that ends without a word."""
     task: asyncio.Task[Any] | None = None
     """The task in which `run` runs. Whoever starts it says so."""
     began = 0.0

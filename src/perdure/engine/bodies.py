@@ -73,8 +73,8 @@ class Bodies:
         self._starting.append(actor)
 
     def prepare(self, *, alone: bool) -> None:
-        """Make ready those whose start is on its way to the store. A single one, with nobody else at work, has its task already,
-        which comes as far as it can without its body."""
+        """Make ready those whose start is on its way to the store. A single one, with nobody else at work, has its task from here
+        on, which waits until it is launched."""
         starting, self._starting = self._starting, []
         for actor in starting:
             actor.prepare()
