@@ -129,7 +129,8 @@ def test_tampering_is_found(cli: Cli, statement: str, invariant: str):
 
     assert done.returncode == 1
     assert invariant in {violation["invariant"] for violation in cli.json("verify")["violations"]}
-    assert "1 of 1 run broken" in done.stdout
+    assert "1 of 1 run broken. `perdure doctor RUN`" in done.stdout
+    assert "<RunStatus" not in done.stdout
 
 
 async def test_a_blob_that_is_used_without_a_record_of_it_is_found(tmp_path: Path):

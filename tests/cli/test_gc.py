@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
 import pytest
 
 from perdure.ids import digest_of
+from perdure.store.opening import open_store
 from tests.cli.conftest import Cli
 
 DRAWING = """
@@ -90,11 +92,16 @@ def test_a_time_that_is_none_or_too_short_is_wrong_use(drawn: Cli, given: str):
     assert blobs_in(drawn) == {KEPT, GARBAGE}
 
 
+async def make_store(url: str) -> None:
+    store = await open_store(url)
+    await store.close()
+
+
 def test_a_place_that_seems_to_be_another_stores_is_left_alone(drawn: Cli):
     assert drawn("run", "flow.py", "--store", "sqlite:///other.db").returncode == 0
     grow_old(drawn.folder)
     elsewhere = (drawn.folder / "perdure.db-blobs").as_uri()
-    (drawn.folder / "empty.db").touch()
+    asyncio.run(make_store(f"sqlite:///{drawn.folder / 'empty.db'}"))
 
     refused = drawn("gc", "--store", "sqlite:///empty.db", "--blobs", elsewhere)
 

@@ -67,7 +67,7 @@ def test_list_gives_documents(ended: Cli):
 
     assert run.keys() == {
         *("run_id", "workflow", "version", "status", "reason", "created_at", "started_at", "ended_at"),
-        *("wake_at", "deleted_at", "tags"),
+        *("wake_at", "deleted_at", "tags", "interrupted"),
     }
     assert datetime.fromisoformat(run["created_at"]).tzinfo == UTC
 
@@ -77,7 +77,7 @@ def test_show_gives_exactly_what_the_documentation_says(ended: Cli):
 
     assert list(run) == [
         *("run_id", "workflow", "version", "status", "inputs", "outputs", "error", "branch", "progress", "nodes"),
-        *("reason", "wake_at", "waits", "checkpoint", "deleted_at", "tags", "journal", "told"),
+        *("reason", "wake_at", "waits", "checkpoint", "deleted_at", "tags", "journal", "told", "interrupted"),
     ]
     assert (run["run_id"], run["workflow"], run["version"], run["status"]) == ("bad-1", "staged", 1, "failed")
     assert run["inputs"] == {"n": 1}

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -104,6 +105,40 @@ def test_a_signal_lets_running_bodies_end_and_says_how_to_go_on(cli: Cli, number
     assert cli.ledger() == ["first", "gate"]
     assert cli("resume", "r1").returncode == 0
     assert cli.ledger() == ["first", "gate", "last"]
+
+
+@pytest.mark.slow
+def test_a_signal_is_answered_also_where_a_document_is_wanted(cli: Cli):
+    cli.write("flow.py", GATED)
+    process = cli.start("run", "flow.py", "--run-id", "r1", "--json")
+    while not (cli.folder / "ledger.txt").exists() or "gate" not in cli.ledger():
+        assert process.poll() is None
+    time.sleep(0.5)  # until it is watched
+
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    assert process.stderr.readline() == "stopping: waiting for 1 running node to end (again to stop at once)\n"
+    process.send_signal(signal.SIGINT)
+
+    assert process.wait(timeout=5) == 130
+
+
+@pytest.mark.slow
+def test_programs_are_told_which_runs_nobody_drives(cli: Cli):
+    cli.write("flow.py", GATED)
+    process = cli.start("run", "flow.py", "--run-id", "r1")
+    read_until(process, "gate started")
+
+    def told() -> list[bool]:
+        return [cli.json("list")[0]["interrupted"], cli.json("show", "r1")["interrupted"]]
+
+    assert told() == [False, False]
+    process.kill()
+    process.wait()
+    assert told() == [True, True]
+    cli.write("open", "")
+    assert cli("resume", "r1").returncode == 0
+    assert told() == [False, False]
 
 
 @pytest.mark.slow

@@ -124,6 +124,37 @@ def test_an_error_in_a_workflow_function_is_the_users(cli: Cli):
     assert [found["valid"] for found in cli.json("validate", "flow.py")] == [True, False]
 
 
+@pytest.mark.parametrize("statement", [None, "CREATE TABLE customers (name TEXT)"])
+def test_who_only_looks_creates_nothing_in_a_file_of_somebody_else(cli: Cli, statement: str | None):
+    file = cli.write("other.db", "")
+    if statement is not None:
+        connection = apsw.Connection(str(file))
+        connection.execute(statement)
+        connection.close()
+    before = file.read_bytes()
+
+    for command in (("list",), ("show", "r"), ("verify",), ("events", "r"), ("resume", "r"), ("cancel", "r")):
+        assert "it has no tables of perdure's" in refused(cli, *command, "--store", "sqlite:///other.db")
+
+    assert file.read_bytes() == before
+    assert not list(cli.folder.glob("other.db-*"))
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("sqlite:/perdure.db", "Write sqlite:///perdure.db"),
+        ("sqlite://perdure.db", "Write sqlite:///perdure.db"),
+        ("sqlite:perdure.db", "Write sqlite:///perdure.db"),
+        ("postgresql://127.0.0.1:port/x", "'port' in a PostgreSQL URL is no port"),
+        ("postgresql://user:pass:word@[::1]:543x/x", "'543x' in a PostgreSQL URL is no port"),
+    ],
+)
+def test_a_url_with_a_slip_is_told(cli: Cli, url: str, told: str):
+    assert told in refused(cli, "list", "--store", url)
+    assert list(cli.folder.iterdir()) == []
+
+
 def test_a_module_that_is_not_there_is_told_without_the_ways_of_python(cli: Cli):
     cli.write("flow.py", FLOW)
 

@@ -54,7 +54,7 @@ _MASKS: Sequence[tuple[str, str]] = (
     (r"\b(kill -9|process) \d+", r"\1 <pid>"),
     (rf"[{_BAR} ]*[{_BAR}]+[{_BAR} ]*", " <bar> "),
     (r"^\w+: line \d+: +\d+ Killed .*$", ""),  # the shell
-    (r"^perdure: \w+( \w+=.*)?$", ""),  # the engine's warnings, which depend on who is faster
+    (r"^perdure: (\w+|[\w ,]+\.)( \w+=.*)?$", ""),  # the engine's warnings, which depend on who is faster
 )
 
 

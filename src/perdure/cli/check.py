@@ -184,7 +184,9 @@ def _print_verification(violations: dict[RunId, list[Violation]], audited: Seque
             click.echo(f"  {pen.warning(violation.invariant)} {plain(violation.problem)}")
     broken = sum(bool(found) for found in violations.values())
     if broken:
-        click.echo(f"{broken} of {counted(len(violations), 'run')} broken.")
+        click.echo(
+            f"{broken} of {counted(len(violations), 'run')} broken. `perdure doctor RUN` says whether it can be mended."
+        )
     else:
         click.echo(f"{pen.good('✓')} {counted(len(violations), 'run')} checked, all invariants hold.")
     if audited:

@@ -202,14 +202,30 @@ def _prepare_streams() -> None:
             stream.reconfigure(errors="replace", line_buffering=True)
 
 
+_WORDED = {
+    "run_is_busy": "somebody else holds the row of a run, which is tried again for a while",
+    "store_not_ready": "the store cannot be used, which is tried again for a while",
+    "threads_left_behind": "there are bodies in threads that have not ended, and are left behind",
+}
+"""What people are told in the place of the names that log lines have for programs."""
+
+
 class _Warnings(logging.Handler):
-    """Shows what the engine warns of, in one line, wherever standard error leads at that moment."""
+    """Shows what the engine warns of, in one line, wherever standard error leads at that moment. What is the same again and again
+    is told once."""
+
+    _last = ""
 
     def emit(self, record: logging.LogRecord) -> None:
         stream: TextIO = sys.stderr
         facts = {name: getattr(record, name) for name in ("run_id", "node_id", "error") if hasattr(record, name)}
         told = "".join(f" {name}={value}" for name, value in facts.items())
-        stream.write(f"perdure: {record.getMessage()}{told}\n")
+        name = record.getMessage()
+        line = f"perdure: {_WORDED[name]}.{told}\n" if name in _WORDED else f"perdure: {name}{told}\n"
+        if line == self._last and not record.exc_info:
+            return
+        self._last = line
+        stream.write(line)
         if record.exc_info:
             stream.write(logging.Formatter().formatException(record.exc_info) + "\n")
 

@@ -82,7 +82,7 @@ async def list_command(
         runs = await _page_through(source, _Wanted(status, living), workflow, prefix, tag, limit + 1)
         others = not runs and bool(await source.list_archives(id_prefix=prefix, before=None, limit=1))
     if as_json:
-        print_json([_summary_document(run) for run in runs[:limit]])
+        print_json([_summary_document(run, living) for run in runs[:limit]])
     else:
         _print_list(runs[:limit], living, more=len(runs) > limit, archived=others)
 
@@ -200,12 +200,13 @@ def _is_left(run: RunSummary, living: frozenset[EngineId]) -> bool:
     return run.status in MOVING and run.owner not in living
 
 
-def _summary_document(run: RunSummary) -> dict[str, Any]:
+def _summary_document(run: RunSummary, living: frozenset[EngineId]) -> dict[str, Any]:
     return {
         "run_id": run.run_id,
         "workflow": run.workflow,
         "version": run.version,
         "status": run.status,
+        INTERRUPTED: _is_left(run, living),
         "reason": run.reason,
         "created_at": iso_time(run.created_at),
         "started_at": iso_time(run.started_at),

@@ -6,6 +6,8 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 
+import click
+
 from perdure.cli.flowing import progress_line, summary
 from perdure.cli.forecast import Forecast
 from perdure.cli.lines import RUN, is_news, line_of
@@ -108,7 +110,7 @@ class Lines:
 
 
 class Silence:
-    """Shows nothing: for those who want one document at the end."""
+    """Shows nothing on standard output: for those who want one document at the end."""
 
     interval_seconds = 5.0
 
@@ -119,7 +121,7 @@ class Silence:
         pass
 
     def stopping(self, watch: Watch) -> None:
-        pass
+        click.echo(stopping_text(watch), err=True)
 
     def close(self) -> None:
         pass

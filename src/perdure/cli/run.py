@@ -35,7 +35,7 @@ from perdure.cli.watch import Display
 from perdure.cli.words import plain
 from perdure.engine.engine import Engine
 from perdure.engine.inspect import RunReport, find_run, load_graph, load_run, report_run
-from perdure.errors import JournalDamaged, TypesChanged
+from perdure.errors import JournalDamaged, StoreError, TypesChanged
 from perdure.graph.declare import declared_types
 from perdure.graph.model import Graph
 from perdure.graph.source import closure_of
@@ -317,6 +317,9 @@ async def attend(
             signal = await drive(
                 engine, run_id, display, known=known, rested_at=rested_at, stays=stay, before_end=give_up
             )
+        except StoreError:
+            give_up()
+            raise
         finally:
             display.close()
     stored = await load_run(engine.store, run_id)

@@ -14,7 +14,7 @@ from perdure.engine.inspect import find_run
 from perdure.errors import RunArchived, StoreUnavailable
 from perdure.ids import RunId
 from perdure.store.base import Store
-from perdure.store.opening import default_archive_folder, is_there, open_store
+from perdure.store.opening import default_archive_folder, is_prepared, is_there, open_store
 
 
 def require(place: Place) -> None:
@@ -23,6 +23,11 @@ def require(place: Place) -> None:
         raise StoreUnavailable(
             f"There is no store at {place.url}: nothing has been run with it yet. `perdure run` creates it; "
             "--store or PERDURE_STORE name another."
+        )
+    if not is_prepared(place.url):
+        raise StoreUnavailable(
+            f"There is no store in the file of {place.url}: it has no tables of perdure's. `perdure run` creates them; --store "
+            "or PERDURE_STORE name another."
         )
 
 

@@ -157,6 +157,8 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """With `audit` its log is written on the side, and may have gaps."""
     told: tuple[ToldReport, ...] = ()
     """What it was told, and that nobody has taken up yet, oldest first."""
+    interrupted: bool = False
+    """Whether it would move if an engine drove it, and none does."""
 
 
 async def find_run(store: Store, text: str) -> RunId:
@@ -244,7 +246,10 @@ async def report_run(store: Store, run_id: RunId) -> RunReport:
     outlook = outlook_of(stored, graph, estimator, streams, pace, now=now, is_driven=is_driven)
     report = report_of(stored, graph, streams, last, outlook)
     return msgspec.structs.replace(
-        report, deleted_at=iso_time(await store.load_deletion(run_id)), tags=tuple(await store.load_tags(run_id))
+        report,
+        interrupted=stored.run.status in MOVING and not is_driven,
+        deleted_at=iso_time(await store.load_deletion(run_id)),
+        tags=tuple(await store.load_tags(run_id)),
     )
 
 

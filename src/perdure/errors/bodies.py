@@ -167,7 +167,7 @@ class StreamsNotSupported(BodyError):
     """A node gives items as a stream, but is not declared so that they can be taken from it."""
 
     code = "streams_not_supported"
-    error_class: ClassVar[str] = "configuration"
+    error_class: ClassVar[str] = "bug"
 
     def __init__(self, node_type: str) -> None:
         super().__init__(

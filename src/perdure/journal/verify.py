@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -419,7 +420,11 @@ def _differences(invariant: str, what: str, folded: msgspec.Struct, stored: msgs
     for name in folded.__struct_fields__:
         expected, found = getattr(folded, name), getattr(stored, name)
         if expected != found:
-            yield violation(invariant, f"{what}: {name} is {found!r} in the table, {expected!r} by the log")
+            yield violation(invariant, f"{what}: {name} is {_shown(found)} in the table, {_shown(expected)} by the log")
+
+
+def _shown(value: object) -> str:
+    return str(value) if isinstance(value, StrEnum) else repr(value)
 
 
 def _ranges(numbers: Sequence[int]) -> str:

@@ -41,6 +41,16 @@ def is_there(url: str) -> bool:
     return parse_url(url).path.exists()
 
 
+def is_prepared(url: str) -> bool:
+    """Whether the store that is there has been opened before, so that opening it creates nothing. Only a file can be told not to
+    have been; one that cannot be read is for whoever opens it."""
+    if not url.startswith("sqlite:"):
+        return True
+    from perdure.store.sqlite.connection import holds_tables, parse_url
+
+    return holds_tables(parse_url(url).path)
+
+
 def place_of(url: str) -> str:
     """Return which database a URL means, without who asks and how: the same for all who mean the same one, if they are on one
     machine."""

@@ -31,6 +31,7 @@ def parse_url(url: str) -> Address:
     parts = urlsplit(url)
     if parts.scheme not in ("postgresql", "postgres"):
         raise StoreUnavailable("This is no PostgreSQL URL. Write postgresql://user@host/database.")
+    _require_ports(parts.netloc)
     options = parse_qsl(parts.query, keep_blank_values=True)
     pooled = [value.lower() for name, value in options if name == "pgbouncer"]
     if any(value not in _YES | _NO for value in pooled):
@@ -43,6 +44,15 @@ def parse_url(url: str) -> Address:
         pooled=any(value in _YES for value in pooled),
         names_program=any(name == "application_name" for name, _ in options),
     )
+
+
+def _require_ports(netloc: str) -> None:
+    for host in netloc.rpartition("@")[2].split(","):
+        _, _, port = host.rpartition("]")[2].partition(":")
+        if port and not (port.isascii() and port.isdigit()):
+            raise StoreUnavailable(
+                f"{port!r} in a PostgreSQL URL is no port. Write postgresql://user@host:5432/database."
+            )
 
 
 def _without_password(netloc: str) -> str:

@@ -6,7 +6,7 @@ import errno
 import os
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Literal
 from urllib.parse import parse_qs, quote, unquote, urlsplit
@@ -53,7 +53,7 @@ def parse_url(url: str) -> Location:
     """Read `sqlite:///relative.db` or `sqlite:////absolute.db`, with `?synchronous=normal` for speed over power cuts."""
     parts = urlsplit(url)
     path = unquote(parts.path.removeprefix("/"))
-    if parts.scheme != "sqlite" or parts.netloc or not path or path == ":memory:":
+    if not url.startswith("sqlite:///") or not path or path == ":memory:":
         raise StoreUnavailable(
             f"{url!r} names no SQLite file. Write sqlite:///perdure.db for a file here, sqlite:////var/lib/perdure.db for one by "
             "its full path."
@@ -101,6 +101,16 @@ def connect_without_writing(path: Path, *, immutable: bool) -> apsw.Connection:
         connection = apsw.Connection(f"file:{quote(str(path))}?{query}", flags=flags)
         set_patience(connection, BUSY_TIMEOUT_MS / 1_000)
         return connection
+
+
+def holds_tables(path: Path) -> bool:
+    """Whether tables of perdure's are in a file. True if that cannot be told: whoever opens it hears why."""
+    try:
+        with closing(connect_without_writing(path, immutable=False)) as connection:
+            found = connection.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'schema_migrations'").get
+    except (StoreError, apsw.Error):
+        return True
+    return bool(found)
 
 
 def log_of(path: Path) -> Path:
