@@ -62,7 +62,7 @@ class Postgres:
 
     def fill_log(self) -> None:
         """Give the server the files of its log that one has which has worked for some hours, and uses again and again. A new one
-        has to make each of them first (16 MB of zeros), while whoever commits just then waits: 8 ms, or 40 if the machine is busy."""
+        has to make each of them first (16 MB of zeros), while whoever commits just then waits: 8 ms, or 40 on a busy machine."""
         used_up = "SELECT pg_logical_emit_message(false, 'bench', '') IS NULL, pg_switch_wal() IS NULL"
         self._run("psql", "--quiet", *("--command", used_up) * LOG_FILES, "--command", "CHECKPOINT")
 
