@@ -172,8 +172,8 @@ def test_runs_that_have_ended_are_forgotten(sqlite_url: str):
                     await (await other.get(run.run_id)).wait()
                     await other.start(steps, run_id=f"run-{number}", seconds=0)
                 await asyncio.sleep(60)
-                assert len(other._wanted) == 0
-            assert len(engine._wanted) == 0
+                assert len(other._holding.wanted) == 0
+            assert len(engine._holding.wanted) == 0
 
     run_virtual(main())
 
@@ -191,9 +191,9 @@ def test_runs_that_were_lost_and_ended_elsewhere_are_forgotten(sqlite_url: str):
             for number in range(50):
                 await other.adopt(f"run-{number}", engine.engine_id)
             await asyncio.sleep(100)
-            assert len(engine._wanted) == 50
+            assert len(engine._holding.wanted) == 50
             await asyncio.sleep(400)
-            assert len(engine._wanted) == 0
+            assert len(engine._holding.wanted) == 0
 
     run_virtual(main())
 

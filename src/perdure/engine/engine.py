@@ -16,77 +16,57 @@ from msgspec.structs import replace
 from perdure.clock import Clock, SystemClock
 from perdure.dispatch.base import Dispatch
 from perdure.dispatch.opening import open_dispatch
-from perdure.engine.adoption import (
-    answered_in_time,
-    in_order,
-    is_due,
-    is_lost,
-    is_only_named,
-    is_woken,
-    needs_no_code,
-    owner_row,
-    take_up,
-)
-from perdure.engine.background import BODIES_OF, end_bodies, kept_up
+from perdure.engine.background import end_bodies, kept_up
 from perdure.engine.catalogue import Catalogue, Prepared
-from perdure.engine.checkpointing import saved_so_far
 from perdure.engine.choosing import choose
 from perdure.engine.committer import Committer
 from perdure.engine.doctoring import Diagnosis, Doctor
-from perdure.engine.driven import driven_so_far
 from perdure.engine.driver import Driver, NotOurs
 from perdure.engine.garbage import collect_early
+from perdure.engine.holding import Holding
 from perdure.engine.hub import Hub
 from perdure.engine.inputs import check_inputs
 from perdure.engine.keeping import Keeping
-from perdure.engine.leases import is_gone
 from perdure.engine.listening import Listening
 from perdure.engine.loglines import LogKeeper
 from perdure.engine.machinery import Machinery
 from perdure.engine.membership import Membership
 from perdure.engine.probation import Probation
-from perdure.engine.probing import ask_probes, nodes_to_probe
 from perdure.engine.recovery import Recovery
-from perdure.engine.reopening import load_reopenings
 from perdure.engine.resolution import Resolution
 from perdure.engine.retention import Retention
-from perdure.engine.returning import load_returnings
 from perdure.engine.run import Run
 from perdure.engine.secrets import environment_secret
 from perdure.engine.settings import EngineSettings
 from perdure.engine.slots import Slots
 from perdure.engine.starting import begin, checked_run_id, creation, differences, run_settings
-from perdure.engine.switching import Switcher, wanted_switch
+from perdure.engine.switching import Switcher
 from perdure.engine.tags import checked_tags
+from perdure.engine.takeovers import Takeovers
 from perdure.engine.telling import Telling, chosen_statuses
 from perdure.engine.trail import Trail
 from perdure.engine.values import Decode, Values
 from perdure.engine.versions import Versions
-from perdure.engine.wanted import Wanted
 from perdure.engine.warmth import Warmth
 from perdure.errors import (
     EngineStopped,
-    JournalDamaged,
     LogNotWhole,
     RunArchived,
     RunError,
     RunIdTaken,
-    RunNotFound,
     RunNotReadable,
-    TypesMissing,
 )
 from perdure.graph.declare import Workflow, declared_workflows
 from perdure.graph.model import Graph
-from perdure.ids import DEFAULT_PROJECT, Chance, EngineId, NodeId, RunId, Seq, SystemChance
+from perdure.ids import DEFAULT_PROJECT, Chance, EngineId, RunId, Seq, SystemChance
 from perdure.journal import events as e
 from perdure.journal.forking import Taken
-from perdure.journal.states import MOVING, SETTLED, WAITING, RunState
-from perdure.journal.suspicion import is_suspect
+from perdure.journal.states import MOVING, WAITING, RunState
 from perdure.store.base import Store
 from perdure.store.blobs import open_blobs
 from perdure.store.codecs import Codecs, process_codecs
 from perdure.store.opening import DEFAULT_URL, default_blobs_url, open_store
-from perdure.store.shapes import ItemRange, RunFilter, RunSummary, StoredRun
+from perdure.store.shapes import RunFilter, RunSummary
 from perdure.store.transitions import BlobUse, Claim, LeaseLost, RunExists
 
 log = logging.getLogger("perdure.engine")
@@ -147,17 +127,7 @@ class Engine(Keeping, Retention, Telling, Versions):
         self._project = project
         self._recovers = recover
         self._codecs = codecs or process_codecs()
-        self._drivers: dict[RunId, Driver] = {}
-        self._driving: set[asyncio.Task[None]] = set()
-        """The tasks of drivers, also of those that have let go of their run and wait for a body to end. They belong to no task
-        group: a body that does not end must not keep the engine from ending."""
-        self._wanted = Wanted(self._drivers)
-        self._orphans: dict[RunId, EngineId] = {}
-        """Runs that were dropped although they may be this engine's, with the name under which they are owned."""
-        self._not_readable: dict[RunId, tuple[frozenset[NodeId], RunNotReadable]] = {}
-        """Runs that should move, with nodes whose values this process cannot read: they are left to others, until those have
-        got past these nodes."""
-        self._probing: dict[RunId, asyncio.Task[None]] = {}
+        self._holding = Holding(engine_id=lambda: self._membership.engine_id, on_rest=self._rested)
         self._doctor: Doctor
         self._opened_by: int | None = None
         """The process that opened the engine, which is the only one that can use it."""
@@ -300,10 +270,10 @@ class Engine(Keeping, Retention, Telling, Versions):
     ) -> bool:
         """Create a run durably, perhaps with what another one has done, unless there is one with this id. Return whether that was
         done."""
-        was_wanted = run_id in self._wanted
+        was_wanted = run_id in self._holding.wanted
         while True:
             await self._until_joined()
-            driver = self._drivers.get(run_id)
+            driver = self._holding.drivers.get(run_id)
             is_there = driver is not None
             if driver is None:
                 claim = Claim(engine_id=self.engine_id)
@@ -313,7 +283,7 @@ class Engine(Keeping, Retention, Telling, Versions):
                     prepared,
                     self._machinery,
                     claim,
-                    on_gone=self._forget,
+                    on_gone=self._holding.forget,
                     at=at,
                     resolved=resolved,
                     taken=taken,
@@ -328,7 +298,7 @@ class Engine(Keeping, Retention, Telling, Versions):
                     continue  # whether it was created shows when it is tried again
                 is_there = True
                 if not was_wanted:  # nobody has asked for the run that is there, unless it is the same
-                    self._wanted.discard(run_id)
+                    self._holding.wanted.discard(run_id)
             return not is_there
 
     async def take_as_begun(self, run_id: RunId, created: e.RunCreated) -> None:
@@ -391,100 +361,7 @@ class Engine(Keeping, Retention, Telling, Versions):
         holds would hold up all others. `answers` are what probes have said.
         """
         self._require_running()
-        chosen = RunId(run_id)
-        if chosen in self._drivers:
-            return self._drivers[chosen]
-        stored = await self.store.load_run(chosen)
-        if stored is None:
-            self._no_longer_ours(chosen)
-            raise RunNotFound(run_id)
-        if stored.owner is None:
-            stored = await self._mended(stored)
-        run = stored.run
-        if self._orphans.get(chosen) != stored.owner:
-            self._orphans.pop(chosen, None)  # it was not written, or somebody else has it
-        if run.status not in MOVING and not is_woken(stored, self.clock.now_micros()):
-            self._no_longer_ours(chosen)
-            return None
-        if (switched := await self._switched(stored)) is not None:
-            return await self.adopt(run_id, probation=probation) if switched else None
-        if is_due(run, self.clock.now_micros()):
-            stored = await answered_in_time(stored, self._store, at=self.clock.now_micros())
-            run = stored.run
-        if (problem := self._left_alone(stored)) is not None and not needs_no_code(stored, self.clock.now_micros()):
-            raise problem
-        if dead_owner is None and stored.owner is not None:
-            owner = await owner_row(self._store, stored.owner)
-            if stored.owner == self.engine_id or (owner is not None and is_gone(owner)):
-                dead_owner = stored.owner
-            elif owner is not None and owner.is_alive:
-                return None
-        if stored.owner is not None:
-            stored = await self._mended(stored)
-            run, dead_owner = stored.run, None if stored.owner is None else dead_owner
-            if run.status not in MOVING and not is_woken(stored, self.clock.now_micros()):
-                return None
-        try:
-            prepared = await self._catalogue.load(chosen, run.workflow, run.version)
-        except JournalDamaged:
-            if not await self._doctor.require_healthy(chosen):
-                raise
-            return await self.adopt(run_id, probation=probation, answers=answers)
-        if prepared.missing and not needs_no_code(stored, self.clock.now_micros()):
-            raise TypesMissing(run_id, prepared.missing.types, workflows=prepared.missing.workflows)
-        lost, limit = is_lost(stored), run.settings.max_recoveries
-        if probation is not None and not probation.admits(chosen, run.recoveries + lost, limit):
-            return None
-        goes_on = not is_only_named(stored, self.clock.now_micros())
-        returnings = await load_returnings(self._store, stored, prepared.plan)
-        reopenings = await load_reopenings(self._store, self.values, stored, prepared.plan)
-        doubtful = nodes_to_probe(stored, prepared.plan) if goes_on and not returnings else []
-        if doubtful and answers is None:
-            if probation is not None:
-                self._probe_apart(chosen, dead_owner, stored, prepared)
-                return None
-            answers = await ask_probes(doubtful, stored, prepared.plan, prepared.types, self.values)
-        spent = 0.0 if run.settings.timeout_seconds is None else await driven_so_far(self.store, run)
-        saved = await saved_so_far(self.store, run)
-        ranges: Sequence[ItemRange] = ()
-        if any(node.stream for node in stored.nodes):
-            ranges = await self._store.load_ranges(chosen)
-            state = await self._store.load_state(chosen)
-            if state is None or state.last_seq != run.last_seq:
-                return None  # somebody else has it, and has written more
-        await self._until_joined()
-        if chosen in self._drivers:  # somebody else here was faster
-            return self._drivers[chosen]
-        if probation is not None and not probation.admits(chosen, run.recoveries + lost, limit):
-            return None  # others were taken up meanwhile
-        claim, now = Claim(engine_id=self.engine_id, dead=dead_owner), self.clock.now_micros()
-        driver = take_up(
-            stored,
-            prepared,
-            self._machinery,
-            claim,
-            answers or (),
-            on_gone=self._forget,
-            at=now,
-            ranges=ranges,
-            returnings=returnings,
-            reopenings=reopenings,
-        )
-        driver.spent_seconds = spent
-        if driver.periodic is not None and saved is not None:
-            driver.periodic.take_up(saved)
-        if probation is not None:
-            probation.begin(driver, driver.projection.run.recoveries, limit)
-        self._drive(driver)
-        self._listening.give(driver, in_order(stored, lacks_types=bool(prepared.missing)))
-        if self._wanted.is_asked(chosen):  # by whom it was told something after it was read
-            self._listening.give_more(driver)
-        if probation is None:
-            try:
-                await driver.until_claimed()
-            except NotOurs:
-                return None
-        return driver
+        return await self._takeovers.take_over(RunId(run_id), dead_owner, probation=probation, answers=answers)
 
     async def prepared(self, run: RunState) -> Prepared:
         """Return what a run follows, its graph and plan, whatever has become of its node types."""
@@ -536,67 +413,36 @@ class Engine(Keeping, Retention, Telling, Versions):
                 await self.commanded(run_id)
         return diagnosis
 
-    async def _mended(self, stored: StoredRun) -> StoredRun:
-        """Return a run that is about to be taken up, repaired if something is wrong with it. Raises RunDamaged if it cannot
-        be."""
-        is_audited = stored.run.audit is not None  # its tables count, and there is nothing to compare them with
-        if is_audited or not is_suspect(stored.run, stored.nodes, stored.waits, stored.tail):
-            return stored
-        await self._until_joined()
-        await self._doctor.require_healthy(stored.run.run_id)
-        return await self._store.load_run(stored.run.run_id) or stored
-
-    async def _switched(self, stored: StoredRun) -> bool | None:
-        """Have a run follow another version, if somebody wishes it: see `Switcher.switched`."""
-        if wanted_switch(stored) is None:
-            return None
-        await self._until_joined()
-        switched = await self._switcher.switched(stored)
-        if switched:
-            self._not_readable.pop(stored.run.run_id, None)
-            self.hub.changed(stored.run.run_id)
-        return switched
-
     async def write_trail(self, seconds: float) -> None:
         """Have the events written that wait on the side, as far as that can be done within some time."""
         await self._trail.flush(seconds)
 
     async def not_readable(self, run_id: RunId) -> RunNotReadable | None:
         """Return why this engine leaves a run to others that nobody drives and that should move, if it does."""
-        if run_id not in self._not_readable:
+        if not self._holding.is_left_alone(run_id):
             return None
         stored = await self.store.load_run(run_id)
-        return None if stored is None or stored.owner is not None else self._left_alone(stored)
-
-    def _left_alone(self, stored: StoredRun) -> RunNotReadable | None:
-        run_id = stored.run.run_id
-        nodes, problem = self._not_readable.get(run_id, (frozenset[NodeId](), None))
-        if problem is None:
-            return None
-        if nodes <= {node.node_id for node in stored.nodes if node.status in SETTLED}:
-            del self._not_readable[run_id]
-            return None
-        return RunNotReadable(run_id, problem.problems)  # each may be raised by itself
+        return None if stored is None or stored.owner is not None else self._holding.left_alone(stored)
 
     def _handle(self, run_id: RunId) -> Run[Any]:
         return Run(self, run_id)
 
     def driver_of(self, run_id: RunId) -> Driver | None:
         """Return what drives the run, if this engine does."""
-        return self._drivers.get(run_id)
+        return self._holding.drivers.get(run_id)
 
     async def commanded(self, run_id: RunId) -> None:
         """A command for this run is in the store, or somebody here waits for it: see to it that somebody takes it up."""
-        if run_id in self._drivers:
+        if run_id in self._holding.drivers:
             await self._listening.take_commands()
-        if run_id not in self._drivers:  # also where it was let go before it could hear of the command
-            self._wanted.ask(run_id)
+        if run_id not in self._holding.drivers:  # also where it was let go before it could hear of the command
+            self._holding.wanted.ask(run_id)
             self._listening.take_up_soon()
 
     async def fed(self, run_id: RunId) -> None:
         """An item for this run is in the store. Those who drive the run take it up; otherwise it wakes the run, unless that was
         told to rest, or this engine could not drive it."""
-        if run_id in self._drivers:
+        if run_id in self._holding.drivers:
             await self.commanded(run_id)
             return
         run = await self.store.load_state(run_id)  # after the item is there: whoever lets it go on sees that
@@ -634,7 +480,7 @@ class Engine(Keeping, Retention, Telling, Versions):
             await self._close()
 
     async def _drain(self, grace_seconds: float) -> None:
-        drivers = list(self._drivers.values())
+        drivers = list(self._holding.drivers.values())
         for driver in drivers:
             driver.drain(grace_seconds)
         if drivers:
@@ -645,13 +491,15 @@ class Engine(Keeping, Retention, Telling, Versions):
                 resting.cancel()
 
     async def _close(self) -> None:
-        for driver in list(self._drivers.values()):
-            driver.abandon(EngineStopped(f"The engine has stopped before it could let go of run {driver.run_id!r}."))
-        for task in (*self._background, *self._probing.values()):
+        self._holding.abandon_all(
+            lambda run_id: EngineStopped(f"The engine has stopped before it could let go of run {run_id!r}.")
+        )
+        for task in self._background:
             task.cancel()
+        self._takeovers.stop()
         try:
             await self._membership.leave()  # first, so that others need not wait for bodies that do not end
-            await end_bodies(self._driving)
+            await end_bodies(self._holding.tasks)
             await self._logs.flush()
             await self._trail.close(self._stops_at - self.clock.monotonic())
         finally:
@@ -697,7 +545,7 @@ class Engine(Keeping, Retention, Telling, Versions):
             self._machinery.committer,
             self.chance,
             engine_id=lambda: self._membership.engine_id,
-            drives=lambda run_id: run_id in self._drivers,
+            drives=lambda run_id: run_id in self._holding.drivers,
         )
         self._switcher = Switcher(
             self._catalogue,
@@ -712,14 +560,27 @@ class Engine(Keeping, Retention, Telling, Versions):
             self._settings,
             self.hub,
             self._recovery,
-            self._drivers,
+            self._holding.drivers,
             engine_id=lambda: self._membership.engine_id,
             may_wake=self._may_take_up,
+        )
+        self._takeovers = Takeovers(
+            self._store,
+            self._machinery,
+            self._holding,
+            self._catalogue,
+            self._doctor,
+            self._switcher,
+            self._listening,
+            engine_id=lambda: self._membership.engine_id,
+            until_joined=self._until_joined,
+            drive=self._drive,
         )
         asyncio.get_running_loop().call_soon(collect_early)  # while the database is at work
         await self._membership.join()
         self._stack.push_async_callback(self._membership.leave)
         self._tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
+        self._takeovers.group = self._tasks
         self._committing = self._tasks.create_task(self._machinery.committer.run(), name="perdure committer")
         self._background = [
             self._committing,
@@ -751,8 +612,8 @@ class Engine(Keeping, Retention, Telling, Versions):
             self.chance,
             settings,
             adopt=self._adopt_if_wanted,
-            orphans=lambda: tuple(self._orphans.items()),
-            wanted=self._wanted,
+            orphans=self._holding.orphans,
+            wanted=self._holding.wanted,
             probation=self._probation,
             room=self._room,
         )
@@ -785,93 +646,52 @@ class Engine(Keeping, Retention, Telling, Versions):
             secrets=environment_secret,
             may_start=self._membership.is_fresh,
             hibernate_after=settings.hibernate_after,
-            is_crowded=lambda: len(self._drivers) > settings.warm_runs or slots.are_waited_for,
+            is_crowded=lambda: len(self._holding.drivers) > settings.warm_runs or slots.are_waited_for,
         )
 
     def _room(self) -> int:
         """How many runs may be taken up from a listing."""
-        return self._settings.max_recovered_runs - len(self._drivers) if self._may_take_up() else 0
+        return self._settings.max_recovered_runs - len(self._holding.drivers) if self._may_take_up() else 0
 
     def _may_take_up(self) -> bool:
         """Whether any run that others have left is to be driven here. One who takes only what was asked for needs none if
         nothing was."""
-        return not self._is_stopping and (self._recovers or self._wanted.has_undriven or self._watches_undriven())
+        return not self._is_stopping and (
+            self._recovers or self._holding.wanted.has_undriven or self._watches_undriven()
+        )
 
     def _watches_undriven(self) -> bool:
-        return any(run_id not in self._drivers for run_id in self.hub.watched())
+        return any(run_id not in self._holding.drivers for run_id in self.hub.watched())
 
     def _lost_lease(self) -> None:
         """Others take this engine for dead: drop every run at once and write nothing."""
-        log.error("lease_lost", extra={"engine_id": self._membership.engine_id, "runs": len(self._drivers)})
-        for driver in list(self._drivers.values()):
-            driver.abandon(NotOurs(LeaseLost()))
+        log.error("lease_lost", extra={"engine_id": self._membership.engine_id, "runs": len(self._holding.drivers)})
+        self._holding.abandon_all(lambda _: NotOurs(LeaseLost()))
 
     def _resume_starting(self) -> None:
         """The lease is sure again: what was held back may start."""
         self._machinery.slots.offer()
-        for driver in list(self._drivers.values()):
+        for driver in list(self._holding.drivers.values()):
             driver.happened()
 
     def _drive(self, driver: Driver) -> None:
         self._require_running()
         if self._committing.done():  # a bug of ours has ended it, and the engine with it
             raise EngineStopped("The engine is going down and takes no more work. Start another one.")
-        self._wanted.add(driver.run_id)
-        self._drivers[driver.run_id] = driver
-        driving = asyncio.get_running_loop().create_task(driver.run(), name=f"{BODIES_OF}{driver.run_id}")
-        self._driving.add(driving)
-        driving.add_done_callback(self._driven)
+        self._holding.drive(driver)
 
-    def _driven(self, driving: asyncio.Task[None]) -> None:
-        self._driving.discard(driving)
-        if not driving.cancelled() and (bug := driving.exception()) is not None:
-            log.error("driver_died", extra={"task": driving.get_name(), "error": repr(bug)})
-
-    def _forget(self, driver: Driver) -> None:
-        run_id = driver.run_id
-        if self._drivers.get(run_id) is not driver:
-            return
-        del self._drivers[run_id]
-        if driver.is_orphaned:
-            self._orphans[run_id] = self._membership.engine_id
-        elif driver.has_rested or driver.not_readable is not None:
-            is_asked = driver.has_untaken_commands or self._wanted.is_asked(run_id)
-            self._no_longer_ours(run_id)
-            self._listening.look_soon(is_timed=driver.projection.run.wake_at is not None)
-            if driver.not_readable is not None:
-                log.warning("run_not_readable", extra={"run_id": run_id, "problems": driver.not_readable.problems})
-                self._not_readable[run_id] = (driver.unreadable_nodes, driver.not_readable)
-            if is_asked:
-                self._wanted.ask(run_id)
-                self._listening.take_up_soon()
-
-    def _no_longer_ours(self, run_id: RunId) -> None:
-        self._orphans.pop(run_id, None)
-        self._not_readable.pop(run_id, None)
-        self._wanted.discard(run_id)
+    def _rested(self, driver: Driver, is_asked: bool) -> None:
+        """A run was let go: what was said to it too late is looked for, and it is taken up again if somebody has asked for it."""
+        self._listening.look_soon(is_timed=driver.projection.run.wake_at is not None)
+        if is_asked:
+            self._listening.take_up_soon()
 
     async def _adopt_if_wanted(self, run_id: RunId, dead_owner: EngineId | None) -> None:
-        is_ours = self._recovers or run_id in self._wanted or run_id in self._orphans
+        owned_as = self._holding.owned_as(run_id)
+        is_ours = self._recovers or run_id in self._holding.wanted or owned_as is not None
         is_ours = is_ours or self.hub.is_watched(run_id)  # also one that rests: somebody here waits for it
-        if is_ours and run_id not in self._probing:
-            await self.adopt(run_id, self._orphans.get(run_id, dead_owner), probation=self._probation)
-
-    def _probe_apart(self, run_id: RunId, dead_owner: EngineId | None, stored: StoredRun, prepared: Prepared) -> None:
-        """Ask the probes of a run, and then take it up. Other runs do not wait for that."""
-        if run_id in self._probing:
-            return
-
-        async def ask() -> None:
-            try:
-                nodes = nodes_to_probe(stored, prepared.plan)
-                answers = await ask_probes(nodes, stored, prepared.plan, prepared.types, self.values)
-                await self.adopt(run_id, dead_owner, probation=self._probation, answers=answers)
-            except Exception as error:  # the next sweep finds the run again, and whatever is wrong with it
-                log.info("run_left_alone", extra={"run_id": run_id, "reason": str(error)})
-            finally:
-                self._probing.pop(run_id, None)
-
-        self._probing[run_id] = self._tasks.create_task(ask(), name=f"perdure probe {run_id}")
+        if is_ours and not self._takeovers.is_asking(run_id):
+            await self.adopt(run_id, owned_as or dead_owner, probation=self._probation)
 
     async def _require_same(self, run: Run[Any], created: e.RunCreated) -> None:
         """A run with this id is there: it must have been started in the same way."""
