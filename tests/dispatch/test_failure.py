@@ -19,7 +19,7 @@ from perdure.dispatch.failure import (
     raised,
 )
 from perdure.dispatch.secret import Secret
-from perdure.errors import BodyRaised, TruthUnclear, ValueNotStorable
+from perdure.errors import BodyRaised, StoreError, StoreLocked, TruthUnclear, ValueNotStorable
 from tests.dispatch.desk import CODECS
 
 
@@ -53,6 +53,14 @@ def test_a_class_with_a_module_is_known_in_full_and_in_short() -> None:
     assert failure.is_a("tests.dispatch.test_failure.WithClass")
     assert not failure.is_a("ithClass")
     assert failure.error_class == "transient"
+
+
+def test_an_error_of_perdure_is_known_by_the_name_that_the_documentation_has() -> None:
+    failure = failure_of(StoreLocked("locked"))
+
+    assert failure.type_names[:3] == ("StoreLocked", "StoreError", "PerdureError")
+    assert failure.is_a(StoreError)
+    assert failure.is_a("StoreLocked")
 
 
 def test_what_is_raised_for_a_failure_is_kept_as_that_failure() -> None:

@@ -27,7 +27,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """What is kept of an error: always text that can be stored, and never longer than the limits above."""
 
     type_names: tuple[str, ...]
-    """The stored names of its class and of the bases of that, nearest first; built-in ones without their module."""
+    """The stored names of its class and of the bases of that, nearest first."""
     message: str
     traceback: str = ""
     """Empty if perdure itself has found something wrong: then the message says it all."""
@@ -82,8 +82,9 @@ def contained(error: BaseException) -> Exception:
 
 
 def name_of_error(cls: type[BaseException]) -> str:
-    """Return the name by which an error's class is known in the journal and in other processes."""
-    return cls.__qualname__ if cls.__module__ == "builtins" else type_name(cls)
+    """Return the name by which an error's class is known in the journal and in other processes. Python's own and perdure's own
+    have no module in front of it: where those of perdure's are is nothing to rely on."""
+    return cls.__qualname__ if _package(cls.__module__) in ("builtins", "perdure") else type_name(cls)
 
 
 def storable(text: str) -> str:
