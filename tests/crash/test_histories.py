@@ -34,8 +34,8 @@ T = TypeVar("T")
 RUN_IDS = ("one", "two", "three")
 MAX_RECOVERIES = 5
 SETTLING_SECONDS = 3.0
-RECOVERING_SECONDS = 15.0
-"""Runs that were lost several times are taken up one after the other."""
+RECOVERING_SECONDS = 25.0
+"""Runs that were lost several times are taken up one after the other: of three, the last one follows after two trials."""
 UPSTREAM = {"a": (), "b": ("a",), "c": ("a",), "d": ("b", "c")}
 
 _gates: dict[tuple[str, str, int], asyncio.Future[None]] = {}
