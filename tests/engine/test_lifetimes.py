@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import os
 import signal
@@ -219,6 +220,21 @@ def test_signals_mean_afterwards_what_they_meant_before(tmp_path: Path, monkeypa
 
 
 # Being open
+
+
+async def test_a_run_whose_task_is_cancelled_begins_nothing_more(sqlite_url: str):
+    async with Engine(sqlite_url) as engine:
+        run = await engine.start(patiently, x=1)
+        driver = engine.driver_of(run.run_id)
+        assert driver is not None
+        (driving,) = [task for task in asyncio.all_tasks() if task.get_name() == f"run {run.run_id}"]
+        driving.cancel()  # as a loop does with all tasks when it ends
+        await asyncio.sleep(0)
+        work = driver.stored()
+
+        driver.spawn(work)
+
+        assert inspect.getcoroutinestate(work) == inspect.CORO_CLOSED
 
 
 async def test_an_engine_that_is_not_open_says_so(sqlite_url: str):

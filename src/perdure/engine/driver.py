@@ -447,7 +447,7 @@ class Driver:
             self.submit()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        if self._is_gone or self._bodies.group is None:
+        if self._is_gone or self._bodies.group is None or self.is_interrupted:  # a group that ends takes no more
             work.close()
             return
         self._bodies.group.create_task(work)
