@@ -35,13 +35,15 @@ class Decided:
         self.asked = 0
         self.readied = 0
         self.is_gone = False
+        self.is_poised = False
 
     def next_transition(self) -> Transition | None:
         self.asked += 1
         return self.transitions.pop(0) if self.transitions else None
 
-    def being_written(self, *, alone: bool) -> None:
+    def being_written(self, *, alone: bool) -> bool:
         self.readied += 1
+        return self.is_poised and alone
 
     def committed(self, transition: Transition, outcome: Outcome) -> None:
         self.heard.put_nowait(outcome)

@@ -72,9 +72,9 @@ class Bodies:
         """Note that a body is launched when the record of its start is durable."""
         self._starting.append(actor)
 
-    def prepare(self, *, alone: bool) -> None:
+    def prepare(self, *, alone: bool) -> bool:
         """Make ready those whose start is on its way to the store. A single one, with nobody else at work, has its task from here
-        on, which waits until it is launched."""
+        on, which waits until it is launched: True if that is so, and its body runs on the loop."""
         starting, self._starting = self._starting, []
         for actor in starting:
             actor.prepare()
@@ -83,6 +83,8 @@ class Bodies:
             if actor in self._held and actor.task is None:
                 actor.wait_for_launch()
                 self._begin(actor, self.group)
+                return actor.is_on_loop
+        return False
 
     def launch(self, actor: Actor) -> None:
         """Begin, unless it no longer counts, everything was told to stop, or the engine is not sure of its lease."""

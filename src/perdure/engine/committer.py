@@ -23,6 +23,7 @@ from typing import Protocol
 import msgspec
 
 from perdure.clock import Clock
+from perdure.engine.vigil import Vigil
 from perdure.errors import StoreDamaged, StoreError, StoreLocked, StoreReadOnly
 from perdure.ids import RunId
 from perdure.store.base import Store
@@ -43,8 +44,9 @@ class Source(Protocol):
         """Hand over what was decided since the last call, if anything."""
         ...
 
-    def being_written(self, *, alone: bool) -> None:
-        """Do what can be done while what was handed over is on its way; if it is so `alone`, nobody else has anything to do."""
+    def being_written(self, *, alone: bool) -> bool:
+        """Do what can be done while what was handed over is on its way; if it is so `alone`, nobody else has anything to do. True
+        if nothing is left then but to wait for it, and what follows is done on the loop."""
         ...
 
     def committed(self, transition: Transition, outcome: Outcome) -> None:
@@ -98,6 +100,7 @@ class Committer:
         """Those of whom something was written last. They are at work by now, or wait again."""
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
+        self._vigil = Vigil() if store.works_beside else None
         self._hurry = asyncio.Event()
         """Set while somebody waits for what is to be committed."""
 
@@ -164,7 +167,9 @@ class Committer:
 
     async def _commit(self, offered: Sequence[_Offer]) -> None:
         began = self._clock.monotonic()
-        self._loop.call_soon(_tell_meanwhile, offered)
+        self._loop.call_soon(self._tell_meanwhile, offered)
+        if self._vigil is not None:
+            self._vigil.begin()
         try:
             outcomes = await self._settle([transition for _, transition in offered])
         except StoreError as error:
@@ -172,6 +177,9 @@ class Committer:
                 self._held.pop(source, None)
                 source.storage_failed(error)
             return
+        finally:
+            if self._vigil is not None:
+                self._vigil.end()
         for (source, transition), outcome in zip(offered, outcomes, strict=True):
             if isinstance(outcome, Busy):
                 self._hold(source, transition, outcome, began)
@@ -183,6 +191,12 @@ class Committer:
             if held is not None and held.has_more:
                 self.submit(source)
         self._last_group = [source for source, _ in offered if not source.is_gone]
+
+    def _tell_meanwhile(self, offered: Sequence[_Offer]) -> None:
+        alone = len(offered) == 1
+        for source, _ in offered:
+            if source.being_written(alone=alone) and alone and self._vigil is not None:
+                self._vigil.keep()
 
     def _next_of(self, source: Source) -> Transition | None:
         held = self._held.get(source)
@@ -239,12 +253,6 @@ class Committer:
         self._waiting[source] = None
         self._hurry.set()
         self._wake.set()
-
-
-def _tell_meanwhile(offered: Sequence[_Offer]) -> None:
-    alone = len(offered) == 1
-    for source, _ in offered:
-        source.being_written(alone=alone)
 
 
 def _one_per_run(offered: Sequence[_Offer]) -> tuple[list[_Offer], list[_Offer]]:

@@ -531,15 +531,22 @@ class Driver:
             return None
         return self._tenure.transition(portion, self.machinery.chance.new_id)
 
-    def being_written(self, *, alone: bool) -> None:
-        """Ready the bodies that a transition starts, and decide more."""
-        if not self._is_gone and (self._bodies.has_unprepared or self.decider.has_more):
-            self.guarded(lambda: self._go_ahead(alone))
+    def being_written(self, *, alone: bool) -> bool:
+        """Ready the bodies that a transition starts, and decide more. True if all that is left is one that waits on the loop."""
+        if self._is_gone or not (self._bodies.has_unprepared or self.decider.has_more):
+            return False
+        try:
+            return self._go_ahead(alone)
+        except Exception as bug:  # as in `guarded`
+            self.failed(bug)
+            return False
 
-    def _go_ahead(self, alone: bool) -> None:
-        self._bodies.prepare(alone=alone)
+    def _go_ahead(self, alone: bool) -> bool:
+        is_poised = self._bodies.prepare(alone=alone)
         if self.decider.has_more:
             self.happened()
+            return False
+        return is_poised
 
     def committed(self, transition: Transition, outcome: Outcome) -> None:
         if self._is_gone:
@@ -686,14 +693,14 @@ class Driver:
                     log.warning("lease_lost", extra={"run_id": self.run_id})
                 self._let_go(NotOurs(outcome))
 
-    def guarded(self, work: Callable[[], None]) -> None:
+    def guarded(self, work: Callable[[], object]) -> None:
         """Do something for whoever has other runs as well: a bug of ours ends this one and harms no other."""
         try:
             work()
         except Exception as bug:  # a bug may raise anything
             self.failed(bug)
 
-    def _soon(self, work: Callable[[], None]) -> None:
+    def _soon(self, work: Callable[[], object]) -> None:
         self.machinery.rounds.soon(self.guarded, work)
 
     def later(self, seconds: float, work: Callable[[], None]) -> asyncio.TimerHandle:

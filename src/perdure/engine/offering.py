@@ -29,8 +29,8 @@ class Offer:
         transition, self._transition = self._transition, None
         return transition
 
-    def being_written(self, *, alone: bool) -> None:
-        """There is nothing else to do."""
+    def being_written(self, *, alone: bool) -> bool:
+        return False
 
     def committed(self, transition: Transition, outcome: Outcome) -> None:
         self._answer.set_result(outcome)
