@@ -27,9 +27,9 @@ def test_every_error_can_be_imported_from_one_place() -> None:
     assert declared() == offered - {errors.Fault, errors.DocumentFault}
 
 
-def test_an_error_is_recorded_under_the_name_of_that_place() -> None:
+def test_an_error_is_recorded_under_its_own_name() -> None:
     for cls in declared():
-        assert name_of_error(cls) == f"perdure.errors.{cls.__name__}"
+        assert name_of_error(cls) == cls.__name__
 
 
 @pytest.mark.parametrize("cls", [errors.Fault, errors.DocumentFault])
