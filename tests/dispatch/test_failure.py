@@ -19,7 +19,7 @@ from perdure.dispatch.failure import (
     raised,
 )
 from perdure.dispatch.secret import Secret
-from perdure.errors import BodyRaised, StoreError, StoreLocked, TruthUnclear, ValueNotStorable
+from perdure.errors import BodyRaised, StoreError, StoreLocked, TruthUnclear, ValueNotStorable, WrongInputs
 from tests.dispatch.desk import CODECS
 
 
@@ -61,6 +61,24 @@ def test_an_error_of_perdure_is_known_by_the_name_that_the_documentation_has() -
     assert failure.type_names[:3] == ("StoreLocked", "StoreError", "PerdureError")
     assert failure.is_a(StoreError)
     assert failure.is_a("StoreLocked")
+    assert failure.is_a("perdure.errors.StoreLocked")
+    assert not failure.is_a("perdure.errors.StoreFull")
+
+
+def test_an_error_of_others_is_none_of_perdure_whatever_its_name() -> None:
+    namesake = type("WrongInputs", (ValueError,), {"__module__": "theirs.errors"})
+    failure = failure_of(namesake("no such colour"))
+
+    assert failure.is_a("WrongInputs")
+    assert failure.is_a("theirs.errors.WrongInputs")
+    assert not failure.is_a(WrongInputs)
+    assert not failure.is_a("perdure.errors.WrongInputs")
+
+
+def test_an_error_of_others_is_what_python_calls_by_its_name() -> None:
+    failure = failure_of(type("ConnectionError", (Exception,), {"__module__": "theirs.errors"})())
+
+    assert failure.is_a(ConnectionError)
 
 
 def test_what_is_raised_for_a_failure_is_kept_as_that_failure() -> None:

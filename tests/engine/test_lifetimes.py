@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import logging
 import os
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure import Engine, EngineSettings, node, workflow
+from perdure import Engine, EngineSettings, Workflow, node, workflow
 from perdure.errors import EngineStopped, RunIdTaken
 from perdure.ids import RunId
 from perdure.journal.states import RunStatus
@@ -235,6 +236,48 @@ async def test_a_run_whose_task_is_cancelled_begins_nothing_more(sqlite_url: str
         driver.spawn(work)
 
         assert inspect.getcoroutinestate(work) == inspect.CORO_CLOSED
+
+
+def after_one_that_does_not_stop(begun: asyncio.Event, *, pure: bool) -> Workflow[..., int]:
+    """Two bodies in sequence, of which the first takes no notice of being cancelled."""
+
+    @node(pure=pure)
+    async def stubborn(x: int) -> int:
+        if not begun.is_set():
+            begun.set()
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(60)
+        return x
+
+    @node(pure=pure)
+    async def after(x: int) -> int:
+        return x + 1
+
+    @workflow
+    def in_sequence(x: int) -> int:
+        return after(stubborn(x))
+
+    return in_sequence
+
+
+@pytest.mark.parametrize("pure", [True, False])
+async def test_a_body_that_ends_when_its_run_is_cancelled_is_followed_by_none(
+    store_url: str, pure: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun = asyncio.Event()
+    flow = after_one_that_does_not_stop(begun, pure=pure)
+    async with Engine(store_url) as engine:
+        run = await engine.start(flow, x=1)
+        await begun.wait()
+        (driving,) = [task for task in asyncio.all_tasks() if task.get_name() == f"run {run.run_id}"]
+        driving.cancel()
+        await asyncio.wait([driving])
+        gc.collect()  # a coroutine that nobody has awaited would be told of
+    async with Engine(store_url) as engine, asyncio.timeout(20):
+        run = await engine.get(run.run_id)
+        assert await run.result() == 2
+
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 async def test_an_engine_that_is_not_open_says_so(sqlite_url: str):

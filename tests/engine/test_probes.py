@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from perdure.engine.probing import Doubt
 from perdure.errors import NotInDoubt, RunFailed, RunResting, StoreUnavailable
 from perdure.journal import events as e
 from perdure.journal.states import NodeStatus, RunStatus
+from perdure.store.base import Store
+from perdure.store.opening import open_store
 from perdure.testing.loop import run_virtual
 from perdure.testing.proxy import StoreProxy
 from tests.crash.backends import opened_store, opened_world
@@ -302,6 +305,69 @@ async def test_a_plain_function_is_asked_off_the_loop(sqlite_url: str):
         assert await run.result() == 4
     assert threads
     assert threads[0] is not threading.main_thread()
+
+
+class Loads(StoreProxy):
+    """Counts how often a run is read."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.count = 0
+
+    async def passing(self, name: str, call: Callable[[], Awaitable[Any]], *args: Any) -> Any:
+        self.count += name == "load_run" and args[0] == RUN
+        return await call()
+
+
+async def test_what_a_probe_says_while_the_engine_stops_is_left_to_the_next_one(sqlite_url: str):
+    asked, says = asyncio.Event(), asyncio.Event()
+
+    async def slow(doubt: Doubt) -> Any:
+        asked.set()
+        await says.wait()
+        return ("done", 7)
+
+    begun = asyncio.Event()
+
+    @node(once=True, probe=slow)
+    async def once(x: int) -> int:
+        begun.set()
+        await asyncio.sleep(1_000)
+        return x
+
+    @node
+    async def going_on(x: int) -> int:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(1_000)
+        await says.wait()
+        return x
+
+    @workflow
+    def doubtful(x: int) -> int:
+        return once(x)
+
+    @workflow
+    def beside(x: int) -> int:
+        return going_on(x)
+
+    async with Engine(sqlite_url) as engine:
+        await engine.start(doubtful, run_id=RUN, x=4)
+        await begun.wait()
+        await engine.stop(grace_seconds=0)
+    inner = await open_store(sqlite_url)
+    loads = Loads(inner)
+    async with Engine(loads.as_store) as engine, asyncio.timeout(20):
+        await engine.start(beside, x=1)
+        await asked.wait()
+        stopping = asyncio.create_task(engine.stop(grace_seconds=0.3))
+        await asyncio.sleep(0)
+        before = loads.count
+        says.set()
+        await stopping
+    await inner.close()
+    assert loads.count == before > 0
+    async with Engine(sqlite_url) as engine, asyncio.timeout(20):
+        assert await (await engine.get(RUN)).result() == 7
 
 
 # A person's word

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -104,6 +105,17 @@ def in_a_thread(n: int) -> int:
     return n + 1
 
 
+@node
+def long_in_a_thread(n: int) -> int:
+    time.sleep(0.5)
+    return n
+
+
+@workflow
+def long_alone(n: int) -> int:
+    return long_in_a_thread(n)
+
+
 @workflow
 def on_the_loop_again(n: int) -> int:
     return on_the_loop(on_the_loop(on_the_loop(n)))
@@ -112,6 +124,22 @@ def on_the_loop_again(n: int) -> int:
 @workflow
 def in_threads_again(n: int) -> int:
     return in_a_thread(in_a_thread(in_a_thread(n)))
+
+
+@workflow
+def beside_another(n: int) -> list[int]:
+    return [on_the_loop(on_the_loop(on_the_loop(n))), long_in_a_thread(n)]
+
+
+async def test_a_body_that_is_at_work_meanwhile_has_the_processor_to_itself(postgres_url: str, rounds: Rounds) -> None:
+    async with Engine(postgres_url) as engine:
+        same = await engine.start(beside_another, n=0)
+        assert await same.result() == [3, 0]
+        long = await engine.start(long_alone, n=0)
+        other = await engine.start(on_the_loop_again, n=0)
+        assert await other.result() == 3
+        assert rounds.number == 0
+        assert await long.result() == 0
 
 
 async def test_bodies_in_threads_keep_nobody_awake_and_those_on_the_loop_do(postgres_url: str, rounds: Rounds) -> None:

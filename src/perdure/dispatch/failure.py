@@ -41,11 +41,18 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     def is_a(self, *kinds: type[BaseException] | str) -> bool:
         """Whether the error was of one of these classes, in whichever process it was raised.
 
-        A class may be named instead: in full, or without its module.
+        A class may be named instead: in full, or without its module. Classes of Python's own stand for others of that name, too:
+        a `ConnectionError` is one in every package. Those of perdure's stand for nothing else.
         """
-        return any(self._is_named(kind if isinstance(kind, str) else name_of_error(kind)) for kind in kinds)
+        return any(self._is_named(kind) if isinstance(kind, str) else self._is_of(kind) for kind in kinds)
+
+    def _is_of(self, cls: type[BaseException]) -> bool:
+        name = name_of_error(cls)
+        return name in self.type_names if _package(cls.__module__) == "perdure" else self._is_named(name)
 
     def _is_named(self, name: str) -> bool:
+        if _package(name) == "perdure":  # in full; their modules are not stored
+            return name.rpartition(".")[2] in self.type_names
         return name in self.type_names or any(full.endswith("." + name) for full in self.type_names)
 
 

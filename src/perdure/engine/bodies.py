@@ -31,9 +31,18 @@ class Held(NamedTuple):
 class Bodies:
     """Keeps the attempts that are recorded as started, each with the slot that it holds until it is left."""
 
-    def __init__(self, projection: Projection, machinery: Machinery, *, on_stopped: Callable[[Actor], None]) -> None:
+    def __init__(
+        self,
+        projection: Projection,
+        machinery: Machinery,
+        *,
+        is_interrupted: Callable[[], bool],
+        on_stopped: Callable[[Actor], None],
+    ) -> None:
+        """`is_interrupted` tells that the run's task is cancelled: then there is no group any more that a body could be in."""
         self._projection = projection
         self._machinery = machinery
+        self._is_interrupted = is_interrupted
         self._on_stopped = on_stopped
         self._held: dict[Actor, Held | None] = {}
         self._running: dict[NodeId, Actor] = {}
@@ -73,22 +82,23 @@ class Bodies:
         self._starting.append(actor)
 
     def prepare(self, *, alone: bool) -> bool:
-        """Make ready those whose start is on its way to the store. A single one, with nobody else at work, has its task from here
-        on, which waits until it is launched: True if that is so, and its body runs on the loop."""
+        """Make ready those whose start is on its way to the store. A single one, if nothing else is on its way, has its task from
+        here on, which waits until it is launched: True if it runs on the loop, and the engine has no other body at work."""
         starting, self._starting = self._starting, []
         for actor in starting:
             actor.prepare()
-        if alone and len(starting) == 1 and self.group is not None:
-            (actor,) = starting
-            if actor in self._held and actor.task is None:
-                actor.wait_for_launch()
-                self._begin(actor, self.group)
-                return actor.is_on_loop
-        return False
+        if not alone or len(starting) != 1 or self.group is None or self._is_interrupted():
+            return False
+        (actor,) = starting
+        if actor not in self._held or actor.task is not None:
+            return False
+        actor.wait_for_launch()
+        self._begin(actor, self.group)
+        return actor.is_on_loop and self._machinery.slots.in_use == 1
 
     def launch(self, actor: Actor) -> None:
         """Begin, unless it no longer counts, everything was told to stop, or the engine is not sure of its lease."""
-        if actor not in self._held:
+        if actor not in self._held or self._is_interrupted():  # whatever is left of the run is about to be let go
             return
         if self.group is None:
             self._held_back.append(actor)

@@ -45,8 +45,8 @@ class Source(Protocol):
         ...
 
     def being_written(self, *, alone: bool) -> bool:
-        """Do what can be done while what was handed over is on its way; if it is so `alone`, nobody else has anything to do. True
-        if nothing is left then but to wait for it, and what follows is done on the loop."""
+        """Do what can be done while what was handed over is on its way, `alone` or with that of others. True if what follows is
+        done on the loop, and nothing else is being done meanwhile."""
         ...
 
     def committed(self, transition: Transition, outcome: Outcome) -> None:
@@ -195,7 +195,8 @@ class Committer:
     def _tell_meanwhile(self, offered: Sequence[_Offer]) -> None:
         alone = len(offered) == 1
         for source, _ in offered:
-            if source.being_written(alone=alone) and alone and self._vigil is not None:
+            is_poised = source.being_written(alone=alone)
+            if is_poised and alone and not self._waiting and self._vigil is not None:
                 self._vigil.keep()
 
     def _next_of(self, source: Source) -> Transition | None:

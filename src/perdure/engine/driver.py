@@ -112,7 +112,9 @@ class Driver:
         """What is kept of streams where it was asked to go back to some of their items; None where it cannot."""
         self.not_readable: RunNotReadable | None = None
         """Why the run was let go although it should move, if it was."""
-        self._bodies = Bodies(projection, machinery, on_stopped=self.attempt_stopped)
+        self._bodies = Bodies(
+            projection, machinery, is_interrupted=lambda: self.is_interrupted, on_stopped=self.attempt_stopped
+        )
         self._pending = Pending(self.decider)
         self.launching = Launching(self, program, self._tenure, self._bodies, self._pending)
         self.streams = Streams(

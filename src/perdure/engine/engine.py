@@ -33,7 +33,6 @@ from perdure.engine.machinery import Machinery
 from perdure.engine.membership import Membership
 from perdure.engine.probation import Probation
 from perdure.engine.recovery import Recovery
-from perdure.engine.resolution import Resolution
 from perdure.engine.retention import Retention
 from perdure.engine.run import Run
 from perdure.engine.secrets import environment_secret
@@ -352,16 +351,15 @@ class Engine(Keeping, Retention, Telling, Versions):
         dead_owner: EngineId | None = None,
         *,
         probation: Probation | None = None,
-        answers: Sequence[Resolution] | None = None,
     ) -> Driver | None:
         """Take a run over if nobody living owns it; None if there is nothing to drive or another was first.
 
         With a `probation`, as recovery has one, None also if the run has to wait because it may be one that kills engines, or
         because probes are asked first; and nobody waits for the claim, which may fail later: a run whose row somebody else
-        holds would hold up all others. `answers` are what probes have said.
+        holds would hold up all others.
         """
-        self._require_running()
-        return await self._takeovers.take_over(RunId(run_id), dead_owner, probation=probation, answers=answers)
+        self._require_open()
+        return await self._takeovers.take_over(RunId(run_id), dead_owner, probation=probation)
 
     async def prepared(self, run: RunState) -> Prepared:
         """Return what a run follows, its graph and plan, whatever has become of its node types."""
@@ -573,6 +571,7 @@ class Engine(Keeping, Retention, Telling, Versions):
             self._switcher,
             self._listening,
             engine_id=lambda: self._membership.engine_id,
+            require_running=self._require_running,
             until_joined=self._until_joined,
             drive=self._drive,
         )

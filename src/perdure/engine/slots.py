@@ -37,6 +37,7 @@ class Slots:
     def __init__(self, sizes: Mapping[SlotKind, int], *, on_shortage: Callable[[], None] = lambda: None) -> None:
         """`on_shortage` is called when somebody has to wait."""
         self._free: dict[SlotKind, int] = dict(sizes)
+        self._sizes = sum(sizes.values())
         self._queues: dict[SlotKind, dict[Claimant, None]] = {kind: {} for kind in sizes}
         self._granting: set[SlotKind] = set()
         self._on_shortage = on_shortage
@@ -45,6 +46,11 @@ class Slots:
     def are_waited_for(self) -> bool:
         """Whether somebody waits for a slot, of whatever kind."""
         return any(self._queues.values())
+
+    @property
+    def in_use(self) -> int:
+        """How many slots bodies have, of whatever kind."""
+        return self._sizes - sum(self._free.values())
 
     def is_owed(self, kind: SlotKind) -> bool:
         """Whether there are more slots of this kind in use than there are."""

@@ -73,10 +73,12 @@ class Takeovers:
         listening: Listening,
         *,
         engine_id: Callable[[], EngineId],
+        require_running: Callable[[], None],
         until_joined: Callable[[], Awaitable[None]],
         drive: Callable[[Driver], None],
     ) -> None:
-        """`until_joined` waits until the engine may claim runs, and `drive` keeps one in motion; both raise EngineStopped."""
+        """`require_running` asks whether the engine takes work, `until_joined` waits until it may claim runs, and `drive` keeps
+        one in motion: all three raise EngineStopped."""
         self._store = store
         self._machinery = machinery
         self._clock = machinery.clock
@@ -86,6 +88,7 @@ class Takeovers:
         self._switcher = switcher
         self._listening = listening
         self._engine_id = engine_id
+        self._require_running = require_running
         self._until_joined = until_joined
         self._drive = drive
         self._asking: dict[RunId, asyncio.Task[None]] = {}
@@ -100,7 +103,8 @@ class Takeovers:
         probation: Probation | None = None,
         answers: Sequence[Resolution] | None = None,
     ) -> Driver | None:
-        """See `Engine.adopt`."""
+        """See `Engine.adopt`. `answers` are what probes have said."""
+        self._require_running()
         if run_id in self._holding.drivers:
             return self._holding.drivers[run_id]
         stored = await self._find(run_id)
