@@ -63,10 +63,11 @@ def test_random_streams_survive_crashes(store_url: str, tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(7_200)
-def test_thousands_of_random_streams_survive_crashes(store_url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("_block", range(6))
+def test_thousands_of_random_streams_survive_crashes(store_url: str, tmp_path: Path, _block: int) -> None:
     first = random.randrange(1_000_000)
     print(f"seeds from {first}")
-    crash_at_random(store_url, tmp_path, seeds=range(first, first + 3_000), crashes=5)
+    crash_at_random(store_url, tmp_path, seeds=range(first, first + 500), crashes=5)
 
 
 @pytest.mark.slow
@@ -79,10 +80,13 @@ def test_no_result_is_ever_made_of_two_attempts_of_a_fickle_source(store_url: st
 
 @pytest.mark.soak
 @pytest.mark.timeout(7_200)
-def test_thousands_of_results_are_made_of_one_attempt_of_a_fickle_source(store_url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("_block", range(4))
+def test_thousands_of_results_are_made_of_one_attempt_of_a_fickle_source(
+    store_url: str, tmp_path: Path, _block: int
+) -> None:
     first = random.randrange(1_000_000)
     print(f"seeds from {first}")
-    crash_at_random(store_url, tmp_path, seeds=range(first, first + 2_000), crashes=5, is_fickle=True)
+    crash_at_random(store_url, tmp_path, seeds=range(first, first + 500), crashes=5, is_fickle=True)
 
 
 def crash_at_random(url: str, folder: Path, *, seeds: range, crashes: int, is_fickle: bool = False) -> None:
