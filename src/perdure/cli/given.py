@@ -36,7 +36,7 @@ def read_inputs(program: Program, pairs: Sequence[str], file: str | None) -> dic
     try:
         check_inputs(graph, annotations, given)
     except WrongInputs as error:
-        raise WrongInputs(program.name, [*error.problems, *_how_to_give(graph, given)]) from None
+        raise WrongInputs(program.name, error.problems, _how_to_give(graph, given)) from None
     return given
 
 
@@ -136,8 +136,8 @@ def _read_file(program: Program, file: str) -> dict[str, msgspec.Raw]:
         raise WrongInputs(program.name, [f"{what} is not JSON ({error})"]) from error
 
 
-def _how_to_give(graph: Graph, given: Mapping[str, Any]) -> list[str]:
-    missing = [
-        declared.name for declared in graph.inputs if declared.default is msgspec.UNSET and declared.name not in given
-    ]
-    return [f"give it as --input {missing[0]}=VALUE"] if missing else []
+def _how_to_give(graph: Graph, given: Mapping[str, Any]) -> str:
+    for declared in graph.inputs:
+        if declared.default is msgspec.UNSET and declared.name not in given:
+            return f"Give {declared.name!r} as --input {declared.name}=VALUE."
+    return ""

@@ -82,10 +82,10 @@ class WrongInputs(PerdureError):
 
     code = "wrong_inputs"
 
-    def __init__(self, workflow: str, problems: Sequence[str]) -> None:
-        super().__init__(
-            f"The inputs do not fit workflow {workflow!r}: " + "; ".join(problems) + ". Nothing was started."
-        )
+    def __init__(self, workflow: str, problems: Sequence[str], advice: str = "") -> None:
+        end = f"{advice} Nothing was started.".lstrip()
+        told = f" {problems[0]}. {end}" if len(problems) == 1 else listed(problems, end)
+        super().__init__(f"The inputs do not fit workflow {workflow!r}:{told}")
         self.workflow = workflow
         self.problems = tuple(problems)
 
