@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from perdure.errors import Fault
+from perdure.graph.calls import did_you_mean
 from perdure.graph.handles import Handle
 from perdure.graph.itemfailure import ERRORS, ItemFailure
 from perdure.graph.model import INPUT, OUTPUT, Edge, Graph, Input, Node
@@ -46,6 +47,8 @@ class Index:
         self.incoming: list[EdgesByHandle] = [{} for _ in graph.nodes]
         self.to_output: EdgesByHandle = {}
         self.successors: list[list[int]] = [[] for _ in graph.nodes]
+        self._guesses: dict[str, str] = {}
+        """What was meant by types that are not known, if that can be guessed."""
         self.has_incoming: list[bool] = [False for _ in graph.nodes]
         self._read_inputs()
         self._read_nodes(types)
@@ -82,7 +85,11 @@ class Index:
     def _type_of(self, node: Node, types: Mapping[str, NodeType[..., Any]]) -> NodeType[..., Any] | None:
         remedy = "Import the module that declares it (on the command line: --import FILE), or correct the name."
         if (declared := types.get(node.type)) is None:
-            message = f"Node {node.id!r} is of type {node.type!r}, which is not declared here."
+            if node.type not in self._guesses:
+                self._guesses[node.type] = _guess_at(node.type, types)
+            message = (
+                f"Node {node.id!r} is of type {node.type!r}, which is not declared here{self._guesses[node.type]}."
+            )
             self._fault(node.id, "unknown_type", message, remedy)
             return None
         try:
@@ -138,6 +145,13 @@ def outputs_of_type(node_type: NodeType[..., Any]) -> tuple[Handle, ...]:
     if node_type.policy.on_item_error != "collect":
         return node_type.outputs
     return (*node_type.outputs, Handle(name=ERRORS, annotation=ItemFailure))
+
+
+def _guess_at(name: str, types: Iterable[str]) -> str:
+    """Return which type was meant: one that is called so in another module, or one that is spelt almost so."""
+    known, last = list(types), name.rpartition(".")[2]
+    namesakes = [one for one in known if one.rpartition(".")[2] == last]
+    return f" (did you mean {namesakes[0]!r}?)" if namesakes else did_you_mean(name, known)
 
 
 def _kind_of(node_type: NodeType[..., Any]) -> Kind:

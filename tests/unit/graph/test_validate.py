@@ -407,6 +407,17 @@ def test_two_outputs_of_a_generator_are_told_to_be_streams_of_their_own():
     ]
 
 
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("streem", "stream"), ("elsewhere.tuned", "tuned"), ("nothing_like_it", None)],
+)
+def test_a_type_that_is_not_there_is_guessed_at(written: str, meant: str | None):
+    (message,) = [fault.message for fault in validate(graph({"a": written}), TYPES) if fault.rule == "unknown_type"]
+
+    guess = "" if meant is None else f" (did you mean {meant!r}?)"
+    assert message == f"Node 'a' is of type {written!r}, which is not declared here{guess}."
+
+
 def test_a_cycle_is_printed_as_a_path():
     ring = graph({"a": "one", "b": "one", "c": "one", "d": "one"}, ["a>b.x", "b>c.x", "c>b.x", "c>d.x"])
 
