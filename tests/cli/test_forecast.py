@@ -170,6 +170,14 @@ def test_a_run_that_has_ended_takes_no_longer():
     assert "%" not in "".join(picture_of(watch, Hand(100)))
 
 
+def test_what_was_estimated_a_moment_before_the_end_is_not_told_after_it():
+    clock = Hand(50)
+    forecast = Forecast(clock)
+
+    assert "left" in forecast.line(watched())
+    assert forecast.line(watched(is_over=True)) == ""
+
+
 def test_an_estimate_is_made_once_a_second_at_most():
     clock, watch = Hand(50), watched()
     forecast = Forecast(clock)

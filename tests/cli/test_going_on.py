@@ -269,3 +269,46 @@ def test_a_model_that_has_changed_lets_the_run_wait_until_it_is_repaired(cli: Cl
     assert repaired.returncode == 0
     assert repaired.stdout.endswith("\npacked Order(number=7, note='none')\n")
     assert cli("verify").returncode == 0
+
+
+@pytest.mark.slow
+def test_a_run_that_another_process_drives_is_watched_and_left_to_it(cli: Cli):
+    cli.write("flow.py", GATED)
+    driving = cli.start("run", "flow.py", "--run-id", "r1")
+    read_until(driving, "gate started")
+
+    watching = cli.start("resume", "r1")
+    said = read_until(watching, "run r1 of gated")
+    watching.send_signal(signal.SIGINT)
+    left, _ = watching.communicate(timeout=30)
+    cli.write("open", "")
+    driving.communicate(timeout=30)
+
+    assert said[-1].rstrip() == "run r1 of gated, version 1: another process drives it, and is watched"
+    assert "watched no longer; run r1 goes on in another process" in left
+    assert "follow: perdure events r1 --follow" in left
+    assert "stopped" not in left
+    assert (watching.returncode, driving.returncode) == (130, 0)
+
+
+def test_what_is_in_a_group_of_errors_is_shown(cli: Cli):
+    cli.write(
+        "flow.py",
+        "import asyncio\nfrom perdure import node, workflow\n\n"
+        "async def fails(text: str) -> None:\n    raise ValueError(text)\n\n"
+        "@node\nasync def both() -> int:\n"
+        "    async with asyncio.TaskGroup() as group:\n"
+        "        group.create_task(fails('the first'))\n        group.create_task(fails('the second'))\n"
+        "    return 1\n\n"
+        "@workflow\ndef grouped() -> int:\n    return both()\n",
+    )
+
+    done = cli("run", "flow.py", "--run-id", "r1", env={"COLUMNS": "160"})
+    shown = cli("show", "r1", env={"COLUMNS": "160"})
+
+    for output in (done.stdout, shown.stdout):
+        assert "ValueError: the first" in output
+        assert "ValueError: the second" in output
+        assert 'flow.py", line 5, in fails' in output
+        assert 'flow.py", line 9, in both' in output
+        assert "perdure/dispatch" not in output

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import shlex
 import signal
 import subprocess
 import time
@@ -105,21 +106,67 @@ def test_a_run_whose_terminal_is_closed_is_left_to_be_resumed(cli: Cli, options:
     assert "talk started" not in resumed.stdout  # its completion was recorded while the run was let go
 
 
-def test_commands_that_only_look_end_when_nobody_reads(cli: Cli):
-    cli.write("flow.py", TALKING.format(options=""))
-    cli.write("open", "")
-    cli("run", "flow.py", "--run-id", "r1")
-
-    done = subprocess.run(
-        f"{' '.join(PERDURE)} events r1 | head -1",
-        shell=True,
+def in_a_shell(cli: Cli, command: str) -> subprocess.CompletedProcess[str]:
+    """Run `perdure` with these arguments and redirections."""
+    return subprocess.run(
+        ["/bin/bash", "-c", f"{shlex.join(PERDURE)} {command}"],
         cwd=cli.folder,
         env=cli.environment,
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=30,
         check=False,
     )
 
-    assert len(done.stdout.splitlines()) == 1
-    assert done.stderr == ""
+
+@pytest.fixture
+def talked(cli: Cli) -> Cli:
+    cli.write("flow.py", TALKING.format(options=""))
+    cli.write("open", "")
+    cli("run", "flow.py", "--run-id", "r1")
+    return cli
+
+
+@pytest.mark.parametrize("command", ["events r1", "list", "show r1", "diff r1 r1"])
+def test_commands_that_only_look_end_when_nobody_reads(talked: Cli, command: str):
+    done = in_a_shell(talked, f"{command} | head -1 >&2; echo ${{PIPESTATUS[0]}}")
+
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stdout == "0\n"
+
+
+# Nowhere to write to
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+@PLACES
+def test_a_run_goes_on_when_there_is_no_room_for_what_it_prints(cli: Cli, options: str):
+    cli.write("flow.py", TALKING.format(options=options))
+    cli.write("open", "")
+
+    done = in_a_shell(cli, "run flow.py --run-id r1 > /dev/full")
+
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("not all output can be written (No space left on device)") >= 1
+    assert cli.json("show", "r1")["outputs"] == {"output": "done"}
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+def test_a_command_that_only_looks_says_that_there_is_no_room(talked: Cli):
+    done = in_a_shell(talked, "list > /dev/full")
+
+    assert (done.returncode, done.stderr) == (2, "Error: The output cannot be written (No space left on device).\n")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_what_is_printed_goes_nowhere_if_standard_streams_are_closed(cli: Cli, closed: str):
+    cli.write("flow.py", TALKING.format(options=""))
+    cli.write("open", "")
+
+    done = in_a_shell(cli, f"run flow.py --run-id r1 {closed}")
+
+    assert done.returncode == 0
+    assert cli.json("show", "r1")["outputs"] == {"output": "done"}
+    assert cli("verify", "r1").returncode == 0  # and not into the database

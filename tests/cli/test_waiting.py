@@ -156,6 +156,46 @@ def test_a_deadline_that_passes_while_nobody_drives_answers_when_somebody_does(f
     assert "is not asked any more: the run is completed" in late.stderr
 
 
+AWAITING = """
+from perdure import Context, node, workflow
+
+@node
+async def payment(ctx: Context) -> int:
+    return await ctx.wait_for("paid", schema=int, timeout={timeout})
+
+@workflow
+def invoice() -> int:
+    return payment()
+"""
+
+
+def test_a_run_that_waits_for_a_signal_is_left_also_if_it_waits_for_some_time_only(cli: Cli):
+    cli.write("flow.py", AWAITING.format(timeout=14 * 86_400))
+
+    done = cli("run", "flow.py", "--run-id", "r1", "--json")
+    again = cli("resume", "r1")
+    cli("signal", "r1", "paid", "7")
+    paid = cli("resume", "r1")
+
+    assert (done.returncode, again.returncode, paid.returncode) == (3, 3, 0)
+    assert again.stdout.splitlines()[-3:] == [
+        "send signal 'paid': perdure signal r1 paid VALUE",
+        "then continue: perdure resume r1",
+        "or stay with it, also for when its time has come: perdure resume r1 --stay",
+    ]
+    assert paid.stdout.splitlines()[-1] == "7"
+
+
+@pytest.mark.slow
+def test_a_process_that_stays_with_a_signal_goes_on_when_its_time_is_over(cli: Cli):
+    cli.write("flow.py", AWAITING.format(timeout=0.5))
+
+    done = cli("run", "flow.py", "--run-id", "r1", "--stay")
+
+    assert done.returncode == 1
+    assert "TimeoutError" in done.stdout
+
+
 @pytest.mark.slow
 def test_a_process_that_stays_goes_on_when_its_time_has_come(flow: Cli):
     done = flow("run", "flow.py:hurried", "--stay")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -32,6 +33,11 @@ def bench_command(ctx: click.Context, arguments: Sequence[str]) -> int:
         raise ProgramError(
             "The measurements are not part of the installed package. Run this in a checkout of perdure that is "
             "installed with `pip install -e .`."
+        )
+    if find_spec("psutil") is None:
+        raise ProgramError(
+            "The measurements need what development needs. In the checkout, `make bench` installs that into .venv, and "
+            "`.venv/bin/perdure bench` has it from then on."
         )
     # The arguments are those of the caller, for a program of our own.
     return subprocess.run([sys.executable, "-m", "bench", *arguments], cwd=_CHECKOUT, check=False).returncode  # noqa: S603

@@ -9,7 +9,7 @@ import click
 
 from perdure.cli.exits import Exit
 from perdure.cli.marks import words_of
-from perdure.cli.options import Place, awaited, json_option, not_empty, print_json, store_option
+from perdure.cli.options import Place, awaited, json_option, new_run_id, print_json, store_option
 from perdure.cli.stores import holding
 from perdure.cli.terminal import paper
 from perdure.cli.words import counted, plain, size
@@ -82,7 +82,7 @@ async def export_command(
 
 @click.command("import")
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option("--run-id", metavar="ID", callback=not_empty, help="What the run is called here; else as in the file.")
+@click.option("--run-id", metavar="ID", callback=new_run_id, help="What the run is called here; else as in the file.")
 @click.option("--go-on", is_flag=True, help="Let a run that has not ended go on at once; else it is paused.")
 @click.option("--no-verify", is_flag=True, help="Take a run that is damaged, or too large for the memory.")
 @click.option(

@@ -24,6 +24,8 @@ from perdure.graph.calls import did_you_mean
 JSON_OPTION = "--json"
 _OUT_OF_REACH = frozenset((errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno.ENOTDIR, errno.ENAMETOOLONG))
 """What the operating system says of places that were named and cannot be used."""
+_NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+"""What it says where the output goes to a file, and the disk is full."""
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -116,6 +118,8 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except BrokenPipeError as error:  # before click makes a failure of it
+            return _exit_code_for(error)
         except PerdureError as error:
             tell_error(error.code, str(error))
             return exit_for(error)
@@ -141,6 +145,7 @@ def commands() -> None:
 
 def main() -> NoReturn:
     """Run the command line and end the process."""
+    _open_streams()
     _prepare_streams()
     _prepare_warnings()
     sys.exit(_exit_code())
@@ -178,8 +183,12 @@ def _exit_code() -> int:
 def _exit_code_for(error: OSError) -> int:
     if error.errno == errno.EPIPE:
         # Whoever read our output has left: there is nobody to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_output()
         return 0
+    if error.errno in _NO_ROOM and error.filename is None:
+        _give_up_output()
+        tell_error("wrong_use", f"The output cannot be written ({error.strerror}).")
+        return Exit.WRONG_USE
     if error.filename is None or error.errno not in _OUT_OF_REACH:
         return _exit_code_of_bug(error)
     place = os.fsdecode(error.filename)
@@ -189,10 +198,26 @@ def _exit_code_for(error: OSError) -> int:
     return Exit.WRONG_USE
 
 
+def _give_up_output() -> None:
+    """Let what is left of the output go nowhere; Python would try to write it when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _exit_code_of_bug(error: Exception) -> int:
     _tell_document("bug", f"This is a bug in perdure: {type(error).__name__}: {error}")
     logging.getLogger("perdure").critical("This is a bug in perdure.", exc_info=error)
     return Exit.BUG
+
+
+def _open_streams() -> None:
+    """Let standard streams that are closed lead nowhere: else the next file that is opened, a database perhaps, has the number of
+    one of them, and what programs print goes into it."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest that is free, which is this one
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def _prepare_streams() -> None:

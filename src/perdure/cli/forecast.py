@@ -8,7 +8,7 @@ from perdure.cli.watch import Watch
 from perdure.cli.words import counted, plain
 from perdure.clock import Clock
 from perdure.journal.estimate import NOTHING, Estimate
-from perdure.journal.states import MOVING, RunState, RunStatus
+from perdure.journal.states import MOVING, TERMINAL, RunState, RunStatus
 
 REFRESH_SECONDS = 1.0
 SHARE = 20
@@ -38,6 +38,8 @@ class Forecast:
 
     def line(self, watch: Watch) -> str:
         """Return it in words; nothing if the run has ended."""
+        if watch.run.status in TERMINAL:  # what was said a moment ago is not true any more
+            return ""
         return forecast_line(self.of(watch), watch.run, is_driven=True)
 
 

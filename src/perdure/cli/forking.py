@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from perdure.cli.given import as_annotated, split_pairs
-from perdure.cli.options import Place, imports_option, json_option, store_option, users_output
+from perdure.cli.options import Place, imports_option, json_option, new_run_id, store_option, users_output
 from perdure.cli.run import Ended, attend, conclude, prepare
 from perdure.cli.stores import require
 from perdure.engine.engine import Engine
@@ -29,7 +29,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.command("fork")
 @click.argument("run", metavar="RUN")
-@click.option("--run-id", metavar="ID", help="The id of the fork. It is made up unless given.")
+@click.option("--run-id", metavar="ID", callback=new_run_id, help="The id of the fork. It is made up unless given.")
 @click.option("--at", "place", metavar="PLACE", help="A checkpoint or an event: what was done later is not taken over.")
 @click.option(
     "--input", "-i", "pairs", multiple=True, metavar="NAME=VALUE",

@@ -59,6 +59,9 @@ class Picture:
         self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
         self._live.start()
 
+    def begin(self) -> None:
+        pass
+
     def heard(self, watch: Watch, entries: Sequence[Recorded]) -> None:
         pass
 

@@ -20,6 +20,7 @@ from click.core import ParameterSource
 
 from perdure.cli.entry import JSON_OPTION
 from perdure.engine.printing import outlive_readers
+from perdure.ids import is_text
 from perdure.store.opening import DEFAULT_URL
 
 COMMAND_LINE = "command line"
@@ -96,6 +97,13 @@ def not_empty(ctx: click.Context, parameter: click.Parameter, value: str | None)
     if value == "":
         raise click.BadParameter("it is empty.", ctx, parameter)
     return value
+
+
+def new_run_id(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Refuse what no run can be called."""
+    if value is not None and not is_text(value):
+        raise click.BadParameter(f"{value!r} is not UTF-8.", ctx, parameter)
+    return not_empty(ctx, parameter, value)
 
 
 def age(ctx: click.Context, parameter: click.Parameter, value: str) -> timedelta:

@@ -41,9 +41,11 @@ class Lines:
 
     interval_seconds = 5.0
 
-    def __init__(self, clock: Clock | None = None, *, place: Place | None = None) -> None:
-        """With a `place`, the commands that end what the run waits for are told whenever it comes to rest."""
+    def __init__(self, clock: Clock | None = None, *, place: Place | None = None, head: str = "") -> None:
+        """With a `place`, the commands that end what the run waits for are told whenever it comes to rest. The `head` is told
+        before all else."""
         self._place = place
+        self._head = head
         self._clock = clock or SystemClock()
         self._told_at = self._clock.monotonic()
         self._told: dict[NodeId, str] = {}
@@ -51,6 +53,10 @@ class Lines:
         self._foretold: str = ""
         self._foretold_at = float("-inf")
         self._failures: Counter[NodeId] = Counter()
+
+    def begin(self) -> None:
+        if self._head:
+            say(self._head)
 
     def heard(self, watch: Watch, entries: Sequence[Recorded]) -> None:
         for entry in entries:
@@ -113,6 +119,9 @@ class Silence:
     """Shows nothing on standard output: for those who want one document at the end."""
 
     interval_seconds = 5.0
+
+    def begin(self) -> None:
+        pass
 
     def heard(self, watch: Watch, entries: Sequence[Recorded]) -> None:
         pass

@@ -55,7 +55,7 @@ def load_programs(target: str, imports: Iterable[str]) -> list[Program]:
         return list(_choose(_import_module(str(path), Path.cwd()), path, name))
     if not path.is_file():
         raise ProgramError(
-            f"{path} is a folder. Name a file in it." if path.is_dir() else f"There is no file {str(path)!r}."
+            f"{str(path)!r} is a folder. Name a file in it." if path.is_dir() else f"There is no file {str(path)!r}."
         )
     load_places(imports)
     if path.suffix == ".py":

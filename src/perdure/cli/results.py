@@ -24,6 +24,8 @@ from perdure.journal.states import MOVING, RunState, RunStatus
 from perdure.store.codecs import blob_refs, content_refs
 
 TRACEBACK_LINES = 9
+MEMBER_LINES = 24
+"""How much is shown of the members of a group of exceptions."""
 """How many of the last lines of a traceback are shown."""
 KINDS = {
     ErrorClass.TRANSIENT: "transient: another try may help",
@@ -37,6 +39,8 @@ MOST_COMMAND_CHARS = 600
 """A longer command is not one that a person copies."""
 
 _FRAME = '  File "'
+_MEMBERS = "\n  +-+----"
+"""Where the members of a group of exceptions begin."""
 _MACHINERY = tuple(f"{Path(file).parent}{os.sep}" for file in (perdure.__file__, asyncio.__file__, concurrent.__file__))
 
 
@@ -100,9 +104,23 @@ def trouble(node_id: str | None, error: ErrorRecord, paper: Paper) -> Iterator[s
 
 
 def _users_lines(traceback: str) -> list[str]:
-    """Return the last frames of a traceback, whole ones, without those of perdure itself. What was raised is said already."""
+    """Return the last frames of a traceback, whole ones, without those of perdure itself. What was raised is said already; of a
+    group, what is in it comes after them."""
+    traceback, _, members = plain_lines(traceback).partition(_MEMBERS)
+    if members:
+        # How groups are drawn: each line of theirs stands behind a bar.
+        traceback = "\n".join(line.removeprefix("  | ") for line in traceback.splitlines())
+        return [*_last_frames(traceback), *_cut((_MEMBERS.strip() + members).splitlines())]
+    return _last_frames(traceback)
+
+
+def _cut(lines: list[str]) -> list[str]:
+    return lines if len(lines) <= MEMBER_LINES else [*lines[:MEMBER_LINES], "…"]
+
+
+def _last_frames(traceback: str) -> list[str]:
     frames: list[list[str]] = []
-    for line in plain_lines(traceback).splitlines():
+    for line in traceback.splitlines():
         if line.startswith(_FRAME):
             frames.append([line])
         elif line.startswith(" ") and frames:

@@ -16,7 +16,7 @@ from perdure.cli.options import (
     Seconds,
     imports_option,
     json_option,
-    not_empty,
+    new_run_id,
     print_json,
     stay_option,
     store_option,
@@ -35,6 +35,7 @@ from perdure.cli.watch import Display
 from perdure.cli.words import plain
 from perdure.engine.engine import Engine
 from perdure.engine.inspect import RunReport, find_run, load_graph, load_run, report_run
+from perdure.engine.leases import is_alive
 from perdure.errors import JournalDamaged, StoreError, TypesChanged
 from perdure.graph.declare import declared_types
 from perdure.graph.model import Graph
@@ -43,7 +44,7 @@ from perdure.graph.validate import validate
 from perdure.ids import RunId, new_id
 from perdure.journal.events import Durability, Journal, OnFailure
 from perdure.journal.resting import IN_DOUBT
-from perdure.journal.states import TERMINAL, RunState, RunStatus
+from perdure.journal.states import MOVING, TERMINAL, RunState, RunStatus
 from perdure.store.shapes import StoredRun
 
 _HELD_UP = (RunStatus.PAUSING, RunStatus.PAUSED, RunStatus.QUARANTINED)
@@ -72,6 +73,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     awaited: Awaited
     signal: int | None
     """What made us leave it before it had ended, if something did."""
+    is_elsewhere: bool
+    """Whether it is left to another process, which drives it."""
     had_ended: bool
     """Whether it had ended before anything was asked of it."""
 
@@ -80,7 +83,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 @click.argument("target", metavar="FILE[:WORKFLOW]|NAME@VERSION")
 @click.option("--input", "-i", "pairs", multiple=True, metavar="NAME=VALUE", help="An input; VALUE is JSON or text.")
 @click.option("--inputs", "file", metavar="FILE", help="A JSON object with inputs; - reads standard input.")
-@click.option("--run-id", metavar="ID", callback=not_empty, help="Name the run. Starting it again goes on with it.")
+@click.option("--run-id", metavar="ID", callback=new_run_id, help="Name the run. Starting it again goes on with it.")
 @click.option("--durability", type=click.Choice(["sync", "async", "exit"]), help="How soon progress is on disk.")
 @click.option(
     "--on-failure", type=click.Choice(["stop", "finish"]), help="Stop at once, or finish what is independent."
@@ -303,10 +306,12 @@ async def attend(
     stay: bool,
 ) -> Ended:
     """Keep to the run until it is left, and say how. `before` is what it was before this command."""
-    run = (await load_run(engine.store, run_id)).run
+    stored = await load_run(engine.store, run_id)
+    run = stored.run
     signal: int | None = None
     if run.status not in TERMINAL or known < run.last_seq:  # else there is nothing to be seen
-        display = _display(run, place if stay else None, as_json=as_json)
+        is_watched = await _is_elsewhere(engine, stored)
+        display = _display(run, place if stay else None, as_json=as_json, is_watched=is_watched)
 
         def give_up() -> None:
             display.close()
@@ -328,11 +333,17 @@ async def attend(
         awaited=await what_is_awaited(engine.store, stored),
         report=await report_run(engine.store, run_id),
         signal=signal,
+        is_elsewhere=await _is_elsewhere(engine, stored),
         had_ended=before is not None and before.status in TERMINAL,
     )
 
 
-def _display(run: RunState, place: Place | None, *, as_json: bool) -> Display:
+async def _is_elsewhere(engine: Engine, stored: StoredRun) -> bool:
+    is_anothers = stored.run.status in MOVING and stored.owner not in (None, engine.engine_id)
+    return is_anothers and await is_alive(engine.store, stored.owner)
+
+
+def _display(run: RunState, place: Place | None, *, as_json: bool, is_watched: bool) -> Display:
     if as_json:
         return Silence()
     if paper().is_live:
@@ -340,8 +351,8 @@ def _display(run: RunState, place: Place | None, *, as_json: bool) -> Display:
         from perdure.cli.live import Picture
 
         return Picture(place=place)
-    say(f"run {run.run_id} of {run.workflow}, version {run.version}")
-    return Lines(place=place)
+    watching = ": another process drives it, and is watched" if is_watched else ""
+    return Lines(place=place, head=f"run {run.run_id} of {run.workflow}, version {run.version}{watching}")
 
 
 def conclude(ended: Ended, place: Place, *, as_json: bool) -> int:
@@ -356,7 +367,9 @@ def conclude(ended: Ended, place: Place, *, as_json: bool) -> int:
 def _tell(ended: Ended, place: Place, sheet: Paper) -> None:
     stopped = ended.signal is not None
     lines = (
-        _left(ended.run, place, sheet, ended.awaited) if stopped else outcome(ended.run, place, sheet, ended.awaited)
+        _left(ended.run, place, sheet, ended.awaited, is_elsewhere=ended.is_elsewhere)
+        if stopped
+        else outcome(ended.run, place, sheet, ended.awaited)
     )
     for line in lines:
         say(line)
@@ -364,6 +377,11 @@ def _tell(ended: Ended, place: Place, sheet: Paper) -> None:
         say(sheet.pen.warning(final_word(ended.run)))
 
 
-def _left(run: RunState, place: Place, sheet: Paper, awaited: Awaited = NOTHING) -> Iterator[str]:
-    yield sheet.pen.warning(f"stopped; run {run.run_id} is kept as it is")
-    yield from next_steps(run, place, sheet.pen, awaited)
+def _left(
+    run: RunState, place: Place, sheet: Paper, awaited: Awaited = NOTHING, *, is_elsewhere: bool = False
+) -> Iterator[str]:
+    told = (
+        "watched no longer; run {} goes on in another process" if is_elsewhere else "stopped; run {} is kept as it is"
+    )
+    yield sheet.pen.warning(told.format(run.run_id))
+    yield from next_steps(run, place, sheet.pen, awaited, is_driven=is_elsewhere)

@@ -32,7 +32,7 @@ from perdure.ids import RunId
 from perdure.journal.events import Recorded
 from perdure.journal.lineage import places_gone_back_to
 from perdure.journal.projection import Projection, fold
-from perdure.journal.states import MOVING, TERMINAL, RunStatus
+from perdure.journal.states import MOVING, TERMINAL, RunStatus, WaitKind
 from perdure.journal.waiting import Waits
 
 TAKE_OVER_SECONDS = 2.0
@@ -72,6 +72,7 @@ async def drive(
         engine.hub.showing(run_id) as shown,
         _Signals(changed, before_end=before_end or display.close) as signals,
     ):
+        display.begin()
         kind = _Attendance if run.audit is None else _AuditedAttendance
         return await kind(engine, watch, display, signals, changed, shown, stays=stays).attend(rested_at)
 
@@ -126,11 +127,17 @@ class _Attendance:
         run = self._watch.run
         if run.status in MOVING or run.status in TERMINAL:
             return run.status in TERMINAL
-        if self._stays or (run.status is RunStatus.SUSPENDED and run.wake_at is not None):
+        if self._stays or self._waits_for_time_alone:
             return False
         stored = await load_run(self._engine.store, run.run_id)
         has_gone_on = stored.run.last_seq > run.last_seq  # since it was read
         return not has_gone_on and not is_woken(stored, self._clock.now_micros())
+
+    @property
+    def _waits_for_time_alone(self) -> bool:
+        run, waits = self._watch.run, self._watch.awaited().waits
+        is_timed = run.status is RunStatus.SUSPENDED and run.wake_at is not None
+        return is_timed and all(wait.kind is WaitKind.SLEEP for wait in waits)
 
     async def _take_up(self) -> None:
         """Drive the run, unless somebody living does."""

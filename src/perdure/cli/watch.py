@@ -174,6 +174,10 @@ class Display(Protocol):
     interval_seconds: float
     """How often it wants to be drawn at most, and wants to hear of nothing at all."""
 
+    def begin(self) -> None:
+        """Watching begins: from here on, signals are heard."""
+        ...
+
     def heard(self, watch: Watch, entries: Sequence[e.Recorded]) -> None:
         """More events have happened. `watch` knows of them already."""
         ...

@@ -1,7 +1,7 @@
 """Standard output and standard error for processes that run bodies: printing never fails for want of readers.
 
-When a terminal is closed, or whoever read a pipe has ended, the next `print` raises. In a body that would be the failure of
-its node, and of the run for good. So what nobody can read any more is swallowed, and the body goes on.
+When a terminal is closed, whoever read a pipe has ended, or the disk of a log is full, the next `print` raises. In a body that
+would be the failure of its node, and of the run for good. So what nobody can read any more is swallowed, and the body goes on.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ import os
 import sys
 from typing import Any, TextIO
 
+_STANDARD_ERROR = 2
 _NOBODY_READS = (errno.EPIPE, errno.EIO)
 """What writing says to a pipe without a reader, and to a terminal that is gone."""
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What it says to a file for which there is no room, perhaps for a while."""
 
 
 def outlive_readers() -> None:
@@ -41,12 +44,18 @@ class _Buffer(io.BufferedWriter):
 
 
 class _Descriptor(io.FileIO):
-    """Writes to a descriptor, which leads nowhere from the moment on when nobody reads it any more."""
+    """Writes to a descriptor, which leads nowhere from the moment on when nobody reads it any more. What there is no room for is
+    left out."""
+
+    _has_complained = False
 
     def write(self, data: Any, /) -> int:
         try:
             return super().write(data)
         except OSError as error:
+            if error.errno in _NO_ROOM:
+                self._complain(error)
+                return memoryview(data).nbytes
             if error.errno not in _NOBODY_READS:
                 raise
         nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -55,3 +64,8 @@ class _Descriptor(io.FileIO):
         finally:
             os.close(nowhere)
         return super().write(data)
+
+    def _complain(self, error: OSError) -> None:
+        if not self._has_complained and self.fileno() != _STANDARD_ERROR:
+            self._has_complained = True
+            sys.stderr.write(f"perdure: not all output can be written ({error.strerror}); all else goes on\n")

@@ -36,7 +36,9 @@ FIRST_EPOCH = Epoch(1)
 def checked_run_id(run_id: str) -> RunId:
     """Return a run's id as it was given. Raises ValueError if it is empty or no text that a database can hold."""
     if not isinstance(run_id, str) or not run_id or not is_text(run_id) or "\x00" in run_id:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ValueError(f"run_id={run_id!r} names no run: give a text that is not empty, or leave it out")
+        raise ValueError(
+            f"run_id={run_id!r} names no run: give a text that is not empty and that UTF-8 can hold, without NUL, or leave it out"
+        )
     return RunId(run_id)
 
 

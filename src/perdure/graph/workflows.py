@@ -25,6 +25,7 @@ from perdure.graph.source import Source, source_of
 from perdure.graph.starts import Starts
 from perdure.graph.trace import current_trace, trace_workflow
 from perdure.graph.validate import validate
+from perdure.ids import is_text
 
 if TYPE_CHECKING:
     from perdure.graph.declare import NodeType
@@ -297,8 +298,8 @@ def _settings(subject: str, **given: Any) -> dict[str, Any]:
     chosen = {name: value for name, value in given.items() if value is not None}
     problems: list[str] = []
     for name in chosen.keys() & {"run_id", "store"}:
-        if not isinstance(chosen[name], str) or not chosen[name]:
-            problems.append(f"{name}={chosen[name]!r} is not a text.")
+        if not isinstance(chosen[name], str) or not chosen[name] or not is_text(chosen[name]):
+            problems.append(f"{name}={chosen[name]!r} is not a text that UTF-8 can hold, or is empty.")
     for name, choices in (("durability", get_args(Durability)), ("on_failure", get_args(OnFailure))):
         if name in chosen and chosen[name] not in choices:
             problems.append(f"{name}={chosen[name]!r} is none of {', '.join(map(repr, choices))}.")

@@ -26,9 +26,9 @@ async def open_store(url: str, *, project_id: str = DEFAULT_PROJECT, clock: Cloc
 
             return await open_postgres(url, project_id=project_id, clock=clock)
         case _:
+            meant = f"sqlite:///{url}" if "://" not in url and url else "sqlite:///perdure.db"
             raise StoreUnavailable(
-                f"{url!r} names no store that perdure knows. Write sqlite:///perdure.db for a file here, or "
-                "postgresql://user@host/database."
+                f"{url!r} names no store that perdure knows. Write {meant} for a file, or postgresql://user@host/database."
             )
 
 

@@ -26,6 +26,7 @@ from perdure.errors import (
 FIRST_SAFE_VERSION = 3_051_003
 """Older ones can corrupt a WAL database when two connections write and checkpoint at the same moment."""
 BUSY_TIMEOUT_MS = 5_000
+CHECK_RIGHTS = "Check the rights of the file, of what lies beside it (-wal, -shm) and of its folder"
 ASK_AGAIN_SECONDS = 0.001
 """How often to try again while another process writes."""
 WAL_AUTOCHECKPOINT_PAGES = 1_000
@@ -205,7 +206,7 @@ def translate(error: apsw.Error, path: Path) -> StoreError:
                 f"{_holders(path)}. Wait for that process, or end it."
             )
         case apsw.ReadOnlyError() | apsw.PermissionsError():
-            return StoreReadOnly(f"The database {path} is read-only. Check the rights of the file and of its folder.")
+            return StoreReadOnly(f"The database {path} is read-only. {CHECK_RIGHTS}.")
         case apsw.NotADBError() | apsw.CorruptError():
             return StoreDamaged(
                 f"{path} is not a usable SQLite database: {error}. Restore it from a backup, or choose another --store."
@@ -218,7 +219,8 @@ def translate(error: apsw.Error, path: Path) -> StoreError:
             )
         case apsw.CantOpenError():
             return StoreUnavailable(
-                f"The database {path} cannot be opened: {error}. Check that its folder exists and can be written."
+                f"The database {path} cannot be opened: {error}. Check that it is a file, that its folder exists, and that "
+                "both can be written."
             )
         case _:
             return StoreUnavailable(f"The database {path} failed: {type(error).__name__}: {error}.")

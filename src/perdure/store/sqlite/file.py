@@ -26,6 +26,7 @@ from perdure.store.migrate import Migration, plan, read_migrations
 from perdure.store.queries import load_queries
 from perdure.store.sqlite.connection import (
     BUSY_TIMEOUT_MS,
+    CHECK_RIGHTS,
     Location,
     Patience,
     can_write,
@@ -133,7 +134,7 @@ class SqliteFile:
     def _open_frozen(self) -> None:
         self._frozen = FrozenFile(self.path)
         self._failure = StoreReadOnly(
-            f"The database {self.path} is read-only. Check the rights of the file and of its folder, or choose another --store."
+            f"The database {self.path} is read-only. {CHECK_RIGHTS}, or choose another --store."
         )
         applied = self._frozen.read(self._applied)
         if plan(applied, read_migrations(PACKAGE), where=str(self.path)):
