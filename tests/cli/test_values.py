@@ -42,6 +42,10 @@ def numbers() -> list[int]:
     return [1, 2, 3]
 
 @node
+def half() -> str:
+    return "half \\ud800 of it"
+
+@node
 def page() -> str:
     return "line\\n" * 100_000
 
@@ -51,7 +55,7 @@ def image() -> bytes:
 
 @workflow
 def several():
-    return {"s": scalar(), "a": array(), "r": raw(), "k": keyed(), "o": order(), "n": numbers()}
+    return {"s": scalar(), "a": array(), "r": raw(), "k": keyed(), "o": order(), "n": numbers(), "h": half()}
 
 @workflow
 def text() -> str:
@@ -72,6 +76,7 @@ def test_values_are_written_as_a_person_would(cli: Cli):
     _, _, result = printed.partition("\na: ")
     assert result.splitlines() == [
         "[[0, 1], [2, 3]]",
+        r"h: half \ud800 of it",
         *("k: {", '  "1": "a"', "}"),
         "n: [1, 2, 3]",
         *("o: {", '  "item": "tea",', '  "note": ""', "}"),

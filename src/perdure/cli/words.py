@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from perdure.clock import from_micros
+from perdure.dispatch.failure import storable
 from perdure.graph.constants import is_array, is_object
 from perdure.journal.events import Encoded, ErrorRecord
 from perdure.store.codecs import arrays, wire
@@ -170,6 +171,8 @@ def _untagged(document: Any) -> Any:
             return repr(content)
         case "int" if isinstance(held, str):
             return int(held, 0)
+        case "str" if isinstance(held, str):  # it has halves of characters, which only Python can hold
+            return storable(binascii.a2b_base64(held).decode("utf-8", "surrogatepass"))
         case wire.PAIRS if is_array(held):
             return {in_full(_untagged(key)): _untagged(part) for key, part in held}
         case arrays.SCALAR_TAG | arrays.ARRAY_TAG if is_object(held):
