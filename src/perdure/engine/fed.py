@@ -107,7 +107,7 @@ class Fed(Told):
         if name not in known:
             raise _unknown_stream(run, name, known)
         if (problem := check_item(item, known[name])) is not None:
-            raise WrongInputs(run.workflow, [f"{name!r}: {problem}"])
+            raise WrongInputs(run.workflow, [f"{name!r}: {problem}"], nothing="sent")
         return run, graph
 
     async def _require_open(self, run: RunState, name: str) -> NodeState | None:
@@ -128,7 +128,9 @@ class Fed(Told):
                 if not is_further(cursor, last, order):
                     raise CursorRegressed(node, input_id, repr(cursor), repr(last))
         except ValueError:
-            raise WrongInputs(run.workflow, [f"{node!r}: {cursor!r} is no cursor: it takes numbers"]) from None
+            raise WrongInputs(
+                run.workflow, [f"{node!r}: {cursor!r} is no cursor: it takes numbers"], nothing="sent"
+            ) from None
 
     async def _last_cursors(self, there: NodeState | None, node: NodeId) -> AsyncIterator[str]:
         """Yield how far an inbox was read: as it is recorded, and as it stands in the last that has yet to be taken up."""
@@ -150,4 +152,6 @@ def _close_id(name: str) -> CommandId:
 
 def _unknown_stream(run: RunState, name: str, known: Mapping[str, Any]) -> WrongInputs:
     there = ", ".join(map(repr, known)) or "none"
-    return WrongInputs(run.workflow, [f"there is no input {name!r} that is a stream (there is {there})"])
+    return WrongInputs(
+        run.workflow, [f"there is no input {name!r} that is a stream (there is {there})"], nothing="sent"
+    )

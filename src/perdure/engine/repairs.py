@@ -223,7 +223,9 @@ class Repairs(Checkpoints, Continuing):
         concluded: dict[str, str] | None = None
         if outputs is not msgspec.UNSET:
             if problems := list(_unknown_outputs(prepared, chosen, outputs)):
-                raise WrongInputs(stored.run.workflow, [f"node {node!r}: {problem}" for problem in problems])
+                raise WrongInputs(
+                    stored.run.workflow, [f"node {node!r}: {problem}" for problem in problems], nothing="changed"
+                )
             values, more = await conclude_for(outputs, chosen, prepared.plan, self._engine.values)
             concluded = {name: bytes(value).decode() for name, value in values.items()}
             blobs += more
@@ -316,7 +318,9 @@ class Repairs(Checkpoints, Continuing):
             given[handle] = bytes(encoded).decode()
             blobs += more
         if problems:
-            raise WrongInputs(stored.run.workflow, [f"node {node!r}: {problem}" for problem in problems])
+            raise WrongInputs(
+                stored.run.workflow, [f"node {node!r}: {problem}" for problem in problems], nothing="changed"
+            )
         return given, blobs
 
     async def _go_back(self, kind: str, back: Back, timeout: float | timedelta, command_id: str | None) -> BranchId:

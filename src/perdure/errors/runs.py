@@ -78,12 +78,12 @@ class ValuesDeleted(RunError):
 
 
 class WrongInputs(PerdureError):
-    """What was given does not fit the workflow's inputs. Nothing was started."""
+    """What was given does not fit the workflow's inputs. Nothing was started, sent or changed."""
 
     code = "wrong_inputs"
 
-    def __init__(self, workflow: str, problems: Sequence[str], advice: str = "") -> None:
-        end = f"{advice} Nothing was started.".lstrip()
+    def __init__(self, workflow: str, problems: Sequence[str], advice: str = "", *, nothing: str = "started") -> None:
+        end = f"{advice} Nothing was {nothing}.".lstrip()
         told = f" {problems[0]}. {end}" if len(problems) == 1 else listed(problems, end)
         super().__init__(f"The inputs do not fit workflow {workflow!r}:{told}")
         self.workflow = workflow
