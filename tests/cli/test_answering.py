@@ -105,6 +105,15 @@ def test_a_wrong_answer_leaves_the_question_open(flow: Cli):
     assert len(flow.json("answer")) == 1
 
 
+@pytest.mark.parametrize(("word", "meant"), [("yes", "true"), ("N", "false")])
+def test_yes_and_no_are_true_and_false_where_that_is_asked(flow: Cli, word: str, meant: str):
+    asking(flow)
+
+    answered = flow("answer", "r1", word)
+
+    assert answered.stdout == f"question r1/approval/1 is answered: {meant}. `perdure resume r1` goes on.\n"
+
+
 @pytest.mark.slow
 def test_the_first_answer_counts(flow: Cli):
     asking(flow)

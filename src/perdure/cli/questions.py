@@ -89,10 +89,13 @@ def as_typed(value: Any) -> str:
 
 
 def read_answer(text: str, wait: WaitState) -> tuple[Any, list[str]]:
-    """Return the answer that a text stands for, and what is wrong with it: the JSON that it is, if that fits, else the text.
+    """Return the answer that a text stands for, and what is wrong with it: the JSON that it is, if that fits, else the text. Yes
+    and no stand for true and false, if that is what is asked.
 
     Where neither fits, the JSON makes for the better complaint.
     """
+    if _is_boolean(wait) and not choices_of(wait) and text.lower() in _YES_NO:
+        return _YES_NO[text.lower()], []
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError):
@@ -132,14 +135,11 @@ def _hint(wait: WaitState) -> str:
 
 
 def _typed_answer(text: str, wait: WaitState) -> tuple[Any, list[str]]:
-    """Return what somebody typed at the prompt, and what is wrong with it: a choice may be named by its number, and yes and no
-    stand for true and false."""
+    """Return what somebody typed at the prompt, and what is wrong with it: a choice may be named by its number."""
     value, problems = read_answer(text, wait)
     choices = choices_of(wait)
     if problems and _has_numbers(choices) and text.isdecimal() and 1 <= int(text) <= len(choices):
         return choices[int(text) - 1], []
-    if problems and not choices and _is_boolean(wait) and text.lower() in _YES_NO:
-        return _YES_NO[text.lower()], []
     return value, problems
 
 
