@@ -24,9 +24,9 @@ from perdure.journal.states import MOVING, RunState, RunStatus
 from perdure.store.codecs import blob_refs, content_refs
 
 TRACEBACK_LINES = 9
+"""How many of the last lines of a traceback are shown."""
 MEMBER_LINES = 24
 """How much is shown of the members of a group of exceptions."""
-"""How many of the last lines of a traceback are shown."""
 KINDS = {
     ErrorClass.TRANSIENT: "transient: another try may help",
     ErrorClass.RESOURCE: "resource: too little memory, or the like",
