@@ -142,6 +142,12 @@ def test_urls_that_mean_nothing_are_refused(url: str) -> None:
         parse_url(url)
 
 
+def test_an_option_may_have_an_at_sign() -> None:
+    url = "postgresql://h/d?user=app@cloud"
+
+    assert parse_url(url).where == "postgresql://h/d?user=app%40cloud"
+
+
 async def test_a_missing_driver_is_said_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "asyncpg", None)
 

@@ -27,8 +27,9 @@ async def open_store(url: str, *, project_id: str = DEFAULT_PROJECT, clock: Cloc
             return await open_postgres(url, project_id=project_id, clock=clock)
         case _:
             meant = f"sqlite:///{url}" if "://" not in url and url else "sqlite:///perdure.db"
+            shown = url if "://" not in url else f"{scheme}://…"  # what follows may hold a password
             raise StoreUnavailable(
-                f"{url!r} names no store that perdure knows. Write {meant} for a file, or postgresql://user@host/database."
+                f"{shown!r} names no store that perdure knows. Write {meant} for a file, or postgresql://user@host/database."
             )
 
 

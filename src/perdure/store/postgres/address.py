@@ -11,6 +11,10 @@ from perdure.errors import StoreUnavailable
 _SECRET = frozenset(("password", "passfile", "sslpassword", "sslkey"))
 _YES = frozenset(("1", "true", "yes", "on"))
 _NO = frozenset(("0", "false", "no", "off"))
+_ENCODED = (
+    "Write postgresql://user:password@host:5432/database, where a password has its special characters percent-encoded (/ is %2F, "
+    "@ is %40)."
+)
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,11 +32,17 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse_url(url: str) -> Address:
     """Read `postgresql://user:password@host:port/database`, with `?pgbouncer=1` and any option of the driver."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # which may say the password
+        raise StoreUnavailable(f"The PostgreSQL URL cannot be read. {_ENCODED}") from None
     if parts.scheme not in ("postgresql", "postgres"):
         raise StoreUnavailable("This is no PostgreSQL URL. Write postgresql://user@host/database.")
-    _require_ports(parts.netloc)
     options = parse_qsl(parts.query, keep_blank_values=True)
+    if "@" not in parts.netloc and any("@" in text for text in (parts.path, parts.fragment, *dict(options))):
+        # A password went on after what looks like the end of the host.
+        raise StoreUnavailable(f"The PostgreSQL URL has an @ behind its host. {_ENCODED}")
+    _require_ports(parts.netloc)
     pooled = [value.lower() for name, value in options if name == "pgbouncer"]
     if any(value not in _YES | _NO for value in pooled):
         raise StoreUnavailable(f"The option pgbouncer of a PostgreSQL URL is 1 or 0, not {pooled[-1]!r}.")
@@ -50,9 +60,8 @@ def _require_ports(netloc: str) -> None:
     for host in netloc.rpartition("@")[2].split(","):
         _, _, port = host.rpartition("]")[2].partition(":")
         if port and not (port.isascii() and port.isdigit()):
-            raise StoreUnavailable(
-                f"{port!r} in a PostgreSQL URL is no port. Write postgresql://user@host:5432/database."
-            )
+            # Not which: it may be the beginning of a password.
+            raise StoreUnavailable(f"The port in the PostgreSQL URL is not a number. {_ENCODED}")
 
 
 def _without_password(netloc: str) -> str:

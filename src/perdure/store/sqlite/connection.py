@@ -52,9 +52,9 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse_url(url: str) -> Location:
     """Read `sqlite:///relative.db` or `sqlite:////absolute.db`, with `?synchronous=normal` for speed over power cuts."""
-    parts = urlsplit(url)
+    parts = urlsplit(url if url.startswith("sqlite:///") else "")
     path = unquote(parts.path.removeprefix("/"))
-    if not url.startswith("sqlite:///") or not path or path == ":memory:":
+    if not path or path == ":memory:":
         raise StoreUnavailable(
             f"{url!r} names no SQLite file. Write sqlite:///perdure.db for a file here, sqlite:////var/lib/perdure.db for one by "
             "its full path."
@@ -107,7 +107,8 @@ def connect_without_writing(path: Path, *, immutable: bool) -> apsw.Connection:
 def holds_tables(path: Path) -> bool:
     """Whether tables of perdure's are in a file. True if that cannot be told: whoever opens it hears why."""
     try:
-        with closing(connect_without_writing(path, immutable=False)) as connection:
+        # Where there is a log, looking without locks could miss what is in it; where there is none, with locks it makes one.
+        with closing(connect_without_writing(path, immutable=not log_of(path).exists())) as connection:
             found = connection.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'schema_migrations'").get
     except (StoreError, apsw.Error):
         return True
