@@ -114,6 +114,20 @@ def test_yes_and_no_are_true_and_false_where_that_is_asked(flow: Cli, word: str,
     assert answered.stdout == f"question r1/approval/1 is answered: {meant}. `perdure resume r1` goes on.\n"
 
 
+def test_yes_is_true_also_where_nothing_would_be_an_answer(cli: Cli):
+    cli.write(
+        "flow.py",
+        "from perdure import Context, node, workflow\n\n"
+        "@node\nasync def asks(ctx: Context) -> str:\n    return repr(await ctx.ask('Well?', schema=bool | None))\n\n"
+        "@workflow\ndef asking() -> str:\n    return asks()\n",
+    )
+    cli("run", "flow.py", "--run-id", "r1")
+
+    cli("answer", "r1", "yes")
+
+    assert cli("resume", "r1").stdout.splitlines()[-1] == "True"
+
+
 @pytest.mark.slow
 def test_the_first_answer_counts(flow: Cli):
     asking(flow)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -89,21 +90,20 @@ def as_typed(value: Any) -> str:
 
 
 def read_answer(text: str, wait: WaitState) -> tuple[Any, list[str]]:
-    """Return the answer that a text stands for, and what is wrong with it: the JSON that it is, if that fits, else the text. Yes
-    and no stand for true and false, if that is what is asked.
+    """Return the answer that a text stands for, and what is wrong with it: the JSON that it is, if that fits, else the text, else
+    true and false for yes and no.
 
-    Where neither fits, the JSON makes for the better complaint.
+    Where none fits, the JSON makes for the better complaint.
     """
-    if _is_boolean(wait) and not choices_of(wait) and text.lower() in _YES_NO:
-        return _YES_NO[text.lower()], []
-    try:
-        value = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError):
-        return text, checked_answer(wait, text)[1]
-    problems = checked_answer(wait, value)[1]
-    if problems and not checked_answer(wait, text)[1]:
-        return text, []
-    return value, problems
+    readings: list[Any] = [text]
+    with suppress(msgspec.DecodeError, UnicodeError):
+        readings.insert(0, msgspec.json.decode(text))
+    if text.lower() in _YES_NO and not choices_of(wait):
+        readings.append(_YES_NO[text.lower()])
+    for reading in readings:
+        if not checked_answer(wait, reading)[1]:
+            return reading, []
+    return readings[0], checked_answer(wait, readings[0])[1]
 
 
 def ask_here(found: OpenWait, show: Encoded | None, sheet: Paper) -> Any:
