@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 EdgesByHandle = dict[str, list[Edge]]
 
+MOST_GUESSES = 50
+"""For how many types that are not known it is guessed which one was meant: that takes milliseconds for each."""
+
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
     """What a node type says about its handles, by name."""
@@ -85,11 +88,10 @@ class Index:
     def _type_of(self, node: Node, types: Mapping[str, NodeType[..., Any]]) -> NodeType[..., Any] | None:
         remedy = "Import the module that declares it (on the command line: --import FILE), or correct the name."
         if (declared := types.get(node.type)) is None:
-            if node.type not in self._guesses:
+            if node.type not in self._guesses and len(self._guesses) < MOST_GUESSES:
                 self._guesses[node.type] = _guess_at(node.type, types)
-            message = (
-                f"Node {node.id!r} is of type {node.type!r}, which is not declared here{self._guesses[node.type]}."
-            )
+            guess = self._guesses.get(node.type, "")
+            message = f"Node {node.id!r} is of type {node.type!r}, which is not declared here{guess}."
             self._fault(node.id, "unknown_type", message, remedy)
             return None
         try:
