@@ -312,3 +312,29 @@ def test_what_is_in_a_group_of_errors_is_shown(cli: Cli):
         assert 'flow.py", line 5, in fails' in output
         assert 'flow.py", line 9, in both' in output
         assert "perdure/dispatch" not in output
+        assert "asyncio/" not in output
+
+
+@pytest.mark.parametrize(
+    "clause",
+    ["except* ValueError as found:\n        raise RuntimeError('all of it') from found",
+     "except ExceptionGroup:\n        raise RuntimeError('all of it')"],
+    ids=["caused-by-it", "while-handling-it"],
+)  # fmt: skip
+def test_an_error_that_a_group_of_errors_led_to_is_shown_itself(cli: Cli, clause: str):
+    cli.write(
+        "flow.py",
+        "import asyncio\nfrom perdure import node, workflow\n\n"
+        "async def fails(text: str) -> None:\n    raise ValueError(text)\n\n"
+        "@node\nasync def both() -> int:\n"
+        "    try:\n        async with asyncio.TaskGroup() as group:\n"
+        "            for number in range(9):\n                group.create_task(fails(f'number {number}'))\n"
+        f"    {clause}\n    return 1\n\n"
+        "@workflow\ndef grouped() -> int:\n    return both()\n",
+    )
+
+    done = cli("run", "flow.py", "--run-id", "r1", env={"COLUMNS": "160"})
+
+    assert "RuntimeError: all of it" in done.stdout
+    assert 'flow.py", line 14, in both\n      raise RuntimeError' in done.stdout
+    assert "number 8" not in done.stdout

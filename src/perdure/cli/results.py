@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -16,7 +17,17 @@ from perdure.cli.marks import RUN_MARKS, painted, words_of
 from perdure.cli.options import Place
 from perdure.cli.terminal import Paper, Pen
 from perdure.cli.waits import NOTHING, Awaited, how_to_end
-from perdure.cli.words import duration, error_line, fitted, plain, plain_lines, readable, value_line, value_text
+from perdure.cli.words import (
+    duration,
+    error_line,
+    fitted,
+    is_beyond_text,
+    plain,
+    plain_lines,
+    readable,
+    value_line,
+    value_text,
+)
 from perdure.graph.model import DEFAULT_OUTPUT
 from perdure.journal.events import Encoded, ErrorClass, ErrorRecord
 from perdure.journal.resting import IN_DOUBT
@@ -41,6 +52,14 @@ MOST_COMMAND_CHARS = 600
 _FRAME = '  File "'
 _MEMBERS = "\n  +-+----"
 """Where the members of a group of exceptions begin."""
+_CHAINED = re.compile(
+    r"^(?:The above exception was the direct cause of the following exception"
+    r"|During handling of the above exception, another exception occurred):$",
+    re.MULTILINE,
+)
+"""What stands between the traceback of an exception and that of what led to it, which comes first."""
+_BARS = re.compile(r"^(?: *[|+] ?)+")
+"""What stands before each line of a group's members."""
 _MACHINERY = tuple(f"{Path(file).parent}{os.sep}" for file in (perdure.__file__, asyncio.__file__, concurrent.__file__))
 
 
@@ -106,12 +125,26 @@ def trouble(node_id: str | None, error: ErrorRecord, paper: Paper) -> Iterator[s
 def _users_lines(traceback: str) -> list[str]:
     """Return the last frames of a traceback, whole ones, without those of perdure itself. What was raised is said already; of a
     group, what is in it comes after them."""
-    traceback, _, members = plain_lines(traceback).partition(_MEMBERS)
-    if members:
-        # How groups are drawn: each line of theirs stands behind a bar.
-        traceback = "\n".join(line.removeprefix("  | ") for line in traceback.splitlines())
-        return [*_last_frames(traceback), *_cut((_MEMBERS.strip() + members).splitlines())]
-    return _last_frames(traceback)
+    traceback = plain_lines(traceback)
+    group, _, members = _CHAINED.split(traceback)[-1].partition(_MEMBERS)
+    if not members:  # and if what led to it was a group, that is not what was raised
+        return _last_frames(traceback)
+    # How groups are drawn: each line of theirs stands behind a bar.
+    frames = _last_frames("\n".join(line.removeprefix("  | ") for line in group.splitlines()))
+    return [*frames, *_cut(_without_machinery((_MEMBERS.strip() + members).splitlines()))]
+
+
+def _without_machinery(lines: list[str]) -> list[str]:
+    """Return what is drawn of the members of a group, without frames that are none of the reader's."""
+    shown: list[str] = []
+    is_left_out = False
+    for line in lines:
+        text = _BARS.sub("", line)
+        if not text.startswith("    "):  # what follows a frame is indented once more
+            is_left_out = text.startswith(_FRAME) and _is_machinery(text)
+        if not is_left_out:
+            shown.append(line)
+    return shown
 
 
 def _cut(lines: list[str]) -> list[str]:
@@ -204,7 +237,7 @@ def start_again(run: RunState, place: Place) -> str:
 
 def _as_input(value: Encoded) -> str | None:
     """Return a stored value as it is given on the command line; None if it is not at hand."""
-    if blob_refs(value):
+    if blob_refs(value) or is_beyond_text(value):
         return None
     shown = readable(value)
     is_plain_text = isinstance(shown, str) and not shown.startswith(('"', "{", "[")) and shown.isprintable()

@@ -182,6 +182,20 @@ def _untagged(document: Any) -> Any:
             return {key: part for key, part in shown.items() if key not in _NOTES} if is_object(shown) else shown
 
 
+def is_beyond_text(value: Encoded) -> bool:
+    """Whether something in a value is shown as a text that is another one: bytes, and texts that UTF-8 cannot hold."""
+    parts = [msgspec.json.decode(value)]
+    while parts:
+        part = parts.pop()
+        if is_object(part):
+            if part.get(wire.TAG) in ("bytes", "bytearray", "str"):
+                return True
+            parts += part.values()
+        elif is_array(part):
+            parts += part
+    return False
+
+
 def _bytes_in(document: Any) -> bytes | None:
     """Return the bytes that a document stands for; None if it does not stand for bytes, or they are elsewhere."""
     while is_object(document) and document.get(wire.TAG) in ("bytes", "bytearray"):
