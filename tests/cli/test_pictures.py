@@ -242,6 +242,22 @@ def test_the_live_picture_shows_each_node_and_a_summary():
     assert "1 of 3 nodes" in lines[4]
 
 
+def test_the_live_picture_says_that_another_process_drives_the_run():
+    log = Log("a")
+    log.start(0, "a")
+    watch = log.watch()
+    watch.is_elsewhere = True
+
+    driven = picture_of(log, watch=watch)
+    log.complete(1, "a")
+    log.add(1, e.RunCompleted())
+    ended = log.watch()
+    ended.is_elsewhere = True
+
+    assert driven[0] == "● w  run r1  driven by another process"
+    assert "another process" not in picture_of(log, watch=ended)[0]
+
+
 def test_the_live_picture_folds_what_has_ended_and_fits_the_screen():
     log = Log(*(f"n{number}" for number in range(300)), stage="work")
     for number in range(200):

@@ -186,6 +186,39 @@ def test_a_run_that_waits_for_a_signal_is_left_also_if_it_waits_for_some_time_on
     assert paid.stdout.splitlines()[-1] == "7"
 
 
+BESIDE = """
+from perdure import Context, node, workflow
+
+@node
+async def payment(ctx: Context) -> int:
+    return await ctx.wait_for("paid", schema=int, timeout=14 * 86_400)
+
+@node
+async def naps(ctx: Context) -> int:
+    await ctx.sleep(seconds=6)
+    return 1
+
+@node
+def after(n: int) -> int:
+    return n + 1
+
+@workflow
+def invoice() -> tuple[int, int]:
+    return payment(), after(naps())
+"""
+
+
+@pytest.mark.slow
+def test_a_run_that_sleeps_in_one_place_is_stayed_with_while_it_waits_for_a_signal_in_another(cli: Cli):
+    cli.write("flow.py", BESIDE)
+
+    done = cli("run", "flow.py", "--run-id", "r1")
+
+    assert done.returncode == 3
+    nodes = {node["id"]: node["status"] for node in cli.json("show", "r1")["nodes"]}
+    assert (nodes["naps"], nodes["after"], nodes["payment"]) == ("completed", "completed", "suspended")
+
+
 @pytest.mark.slow
 def test_a_process_that_stays_with_a_signal_goes_on_when_its_time_is_over(cli: Cli):
     cli.write("flow.py", AWAITING.format(timeout=0.5))

@@ -101,6 +101,8 @@ class Picture:
         head = Text(f"{mark} ", _STYLES[meaning])
         head.append(plain(run.workflow), "bold")
         head.append(f"  run {plain(run.run_id)}", "dim")
+        if watch.is_elsewhere and not watch.rests:
+            head.append("  driven by another process", "dim")
         return self._fitted(head)
 
     def _rows(self, watch: Watch, *, folded: bool) -> Iterator[Text]:

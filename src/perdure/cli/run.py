@@ -315,7 +315,7 @@ async def attend(
 
         def give_up() -> None:
             display.close()
-            for line in _left(run, place, paper()) if not as_json else ():
+            for line in _left(run, place, paper(), is_elsewhere=is_watched) if not as_json else ():
                 say(line)
 
         try:

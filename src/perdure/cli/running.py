@@ -32,7 +32,7 @@ from perdure.ids import RunId
 from perdure.journal.events import Recorded
 from perdure.journal.lineage import places_gone_back_to
 from perdure.journal.projection import Projection, fold
-from perdure.journal.states import MOVING, TERMINAL, RunStatus, WaitKind
+from perdure.journal.states import MOVING, TERMINAL, NodeStatus, RunStatus, WaitKind
 from perdure.journal.waiting import Waits
 
 TAKE_OVER_SECONDS = 2.0
@@ -111,6 +111,7 @@ class _Attendance:
             began = self._clock.monotonic()
             self._changed.clear()
             await self._take_up()
+            self._watch.is_elsewhere = self._driver is None
             is_let_go = self._let_go()
             await self._read()
             self._display.draw(self._watch)
@@ -127,17 +128,23 @@ class _Attendance:
         run = self._watch.run
         if run.status in MOVING or run.status in TERMINAL:
             return run.status in TERMINAL
-        if self._stays or self._waits_for_time_alone:
+        if self._stays or self._moves_by_itself:
             return False
         stored = await load_run(self._engine.store, run.run_id)
         has_gone_on = stored.run.last_seq > run.last_seq  # since it was read
         return not has_gone_on and not is_woken(stored, self._clock.now_micros())
 
     @property
-    def _waits_for_time_alone(self) -> bool:
-        run, waits = self._watch.run, self._watch.awaited().waits
-        is_timed = run.status is RunStatus.SUSPENDED and run.wake_at is not None
-        return is_timed and all(wait.kind is WaitKind.SLEEP for wait in waits)
+    def _moves_by_itself(self) -> bool:
+        """Whether something of a run that rests goes on when its time comes. A deadline is no such time: somebody may come before
+        it, and nobody knows when."""
+        run, nodes = self._watch.run, self._watch.projection.nodes.values()
+        if run.status is not RunStatus.SUSPENDED or run.wake_at is None:
+            return False
+        waits = self._watch.awaited().waits
+        is_tried_again = any(node.status is NodeStatus.SCHEDULED and node.due is not None for node in nodes)
+        is_deadline = any(wait.due == run.wake_at for wait in waits)
+        return is_tried_again or not is_deadline or any(wait.kind is WaitKind.SLEEP for wait in waits)
 
     async def _take_up(self) -> None:
         """Drive the run, unless somebody living does."""

@@ -53,6 +53,8 @@ class Watch:
     def __init__(self, run_id: RunId, nodes: Sequence[Node], *, known: int, graph: Graph | None = None) -> None:
         self.run_id = run_id
         self.nodes = nodes
+        self.is_elsewhere = False
+        """Whether another process drives the run, if anybody does."""
         self.look: Callable[[], LiveStreams | None] = _nothing
         """Returns how streams flow at this moment, if the run is driven here."""
         self.estimator = Estimator(None, ())
