@@ -43,7 +43,7 @@ IMPURE_CALLS = frozenset({"open", "input", "print", "datetime.now", "datetime.ut
 
 SEAMS = {
     "store": ("base", "blobs", "bundles", "codecs", "files", "opening", "records", "shapes", "transitions"),
-    "dispatch": ("assets", "base", "child", "failure", "opening", "waits"),
+    "dispatch": ("assets", "base", "child", "failure", "opening", "printing", "waits"),
 }
 """What the engine may know of the parts that have several implementations."""
 IMPLEMENTATIONS = {"store": ("sqlite", "postgres"), "dispatch": ("local", "threads", "processes", "redis")}

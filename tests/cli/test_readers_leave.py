@@ -6,8 +6,10 @@ import os
 import pty
 import shlex
 import signal
+import sqlite3
 import subprocess
 import time
+from contextlib import closing
 
 import pytest
 
@@ -134,6 +136,30 @@ def test_commands_that_only_look_end_when_nobody_reads(talked: Cli, command: str
 
     assert len(done.stderr.splitlines()) == 1
     assert done.stdout == "0\n"
+
+
+def test_commands_that_check_or_do_something_end_with_their_own_code_whoever_reads(talked: Cli):
+    with closing(sqlite3.connect(talked.folder / "perdure.db")) as database, database:
+        database.execute("UPDATE run_node_state SET attempt = 7")
+
+    codes = {
+        command: in_a_shell(talked, f"{command} | true; echo ${{PIPESTATUS[0]}}").stdout.strip()
+        for command in (
+            "verify r1",
+            "verify r1 --json",
+            "delete nosuch --yes",
+            "show nosuch --json",
+            "show nosuch 2>&1",
+        )
+    }
+
+    assert codes == {
+        "verify r1": "1",
+        "verify r1 --json": "1",
+        "delete nosuch --yes": "2",
+        "show nosuch --json": "2",
+        "show nosuch 2>&1": "2",
+    }
 
 
 # Nowhere to write to

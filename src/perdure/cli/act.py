@@ -28,7 +28,6 @@ from perdure.cli.terminal import paper
 from perdure.cli.words import plain
 from perdure.engine.engine import Engine
 from perdure.engine.inspect import find_run, load_run, report_run
-from perdure.engine.printing import outlive_readers
 from perdure.ids import RunId
 from perdure.journal.states import TERMINAL
 
@@ -48,7 +47,6 @@ async def cancel_command(run: str, reason: str, store: Place, as_json: bool) -> 
       perdure cancel 0198f2 --reason "wrong input"
     """
     require(store)
-    outlive_readers()
     number: int | None = None
     async with Engine(store.url, recover=False) as engine:
         run_id = await find_run(engine.store, run)

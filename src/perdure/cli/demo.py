@@ -30,7 +30,6 @@ from perdure.cli.terminal import Paper, paper
 from perdure.cli.words import counted
 from perdure.clock import SystemClock
 from perdure.engine.inspect import events_of, load_graph, load_run, verify_run
-from perdure.engine.printing import outlive_readers
 from perdure.errors import ProgramError
 from perdure.ids import NodeId, RunId
 from perdure.journal.events import Encoded
@@ -94,7 +93,6 @@ async def demo_command(folder: str | None, as_json: bool) -> int:
       perdure demo
       perdure demo --folder tour
     """
-    outlive_readers()
     with _folder(folder) as place:
         demo = Demo(place, paper(), is_quiet=as_json)
         findings = await demo.play()

@@ -18,6 +18,7 @@ import msgspec
 
 from perdure import __version__
 from perdure.cli.exits import Exit, exit_for
+from perdure.dispatch.printing import outlive_readers
 from perdure.errors import PerdureError
 from perdure.graph.calls import did_you_mean
 
@@ -121,6 +122,7 @@ class Commands(click.Group):
         except BrokenPipeError as error:  # before click makes a failure of it
             return _exit_code_for(error)
         except PerdureError as error:
+            outlive_readers()
             tell_error(error.code, str(error))
             return exit_for(error)
 
@@ -131,7 +133,8 @@ class Commands(click.Group):
     epilog="Exit codes: 0 done, 1 the run failed, 2 wrong use, 3 the run waits, 4 it was cancelled.",
 )
 @click.version_option(__version__, prog_name="perdure", message="%(prog)s %(version)s")
-def commands() -> None:
+@click.pass_context
+def commands(ctx: click.Context) -> None:
     """Run graphs of Python nodes so that nothing is lost.
 
     Runs are kept in the store that --store or PERDURE_STORE names, else in ./perdure.db.
@@ -141,6 +144,8 @@ def commands() -> None:
       perdure run flow.py --input name=Ada
       perdure show RUN
     """
+    if ctx.invoked_subcommand not in SECTIONS["Look"]:
+        outlive_readers()  # what is done, and the exit code, are wanted also where nobody reads of it
 
 
 def main() -> NoReturn:
@@ -183,10 +188,10 @@ def _exit_code() -> int:
 def _exit_code_for(error: OSError) -> int:
     if error.errno == errno.EPIPE:
         # Whoever read our output has left: there is nobody to tell.
-        _give_up_output()
+        _give_up(sys.stdout, sys.stderr)
         return 0
     if error.errno in _NO_ROOM and error.filename is None:
-        _give_up_output()
+        _give_up(sys.stdout)
         tell_error("wrong_use", f"The output cannot be written ({error.strerror}).")
         return Exit.WRONG_USE
     if error.filename is None or error.errno not in _OUT_OF_REACH:
@@ -198,9 +203,11 @@ def _exit_code_for(error: OSError) -> int:
     return Exit.WRONG_USE
 
 
-def _give_up_output() -> None:
+def _give_up(*streams: TextIO) -> None:
     """Let what is left of the output go nowhere; Python would try to write it when it ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in streams:
+        os.dup2(nowhere, stream.fileno())
 
 
 def _exit_code_of_bug(error: Exception) -> int:

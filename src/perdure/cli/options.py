@@ -19,7 +19,7 @@ import msgspec
 from click.core import ParameterSource
 
 from perdure.cli.entry import JSON_OPTION
-from perdure.engine.printing import outlive_readers
+from perdure.dispatch.printing import outlive_readers
 from perdure.ids import is_text
 from perdure.store.opening import DEFAULT_URL
 

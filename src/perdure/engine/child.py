@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from perdure.dispatch.child import Birth, serve
-from perdure.engine.printing import outlive_readers
+from perdure.dispatch.printing import outlive_readers
 from perdure.journal.events import Encoded
 from perdure.store.codecs import Codecs, process_codecs
 
