@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +29,20 @@ STEPS = (
 """The parts of the package from the lowest step to the highest. A part that appears gets its place here."""
 
 PARTS = frozenset({"testing", *(part for step in STEPS for part in step)})
+
+ENGINE_STEPS = (
+    ("attempts", "settings", "garbage"),
+    ("recording",),
+    ("streams", "stored"),
+    ("driving",),
+    ("owning", "starting"),
+    ("keeping",),
+    ("runs",),
+    ("engine",),
+    ("inspect", "sync"),
+    ("triggers",),
+)
+"""The folders and modules of the engine, in the same way. Types alone may be taken from above: a run knows its engine."""
 
 PURE = ("graph", "journal")
 IMPURE_IMPORTS = frozenset(
@@ -78,6 +92,8 @@ class Import:
     target: str
     line: int
     when_loaded: bool
+    for_types: bool
+    """Whether only type checkers see it."""
 
 
 def test_every_import_goes_down():
@@ -101,10 +117,17 @@ def test_importing_perdure_loads_nothing_costly():
         ("graph.plan", "from perdure import engine", "graph is below engine"),
         ("graph.plan", "from ..store import base", "graph is below store"),
         ("graph.plan", "def f():\n    from perdure.journal.events import Event", "graph is below journal"),
-        ("graph.plan", "if TYPE_CHECKING:\n    from perdure.engine.driver import Driver", "graph is below engine"),
+        (
+            "graph.plan",
+            "if TYPE_CHECKING:\n    from perdure.engine.driving.driver import Driver",
+            "graph is below engine",
+        ),
         ("errors", "from perdure.ids import RunId", "errors is beside ids"),
         ("dispatch.local", "from perdure.store.base import Store", "dispatch is beside store"),
         ("engine.engine", "from perdure import workflow", "the package itself is above engine"),
+        ("engine.driving.driver", "from perdure.engine.runs.run import Run", "driving is below runs in the engine"),
+        ("engine.streams.inbox", "import perdure.engine.stored.past", "streams is beside stored in the engine"),
+        ("engine.errands.errand", "import json", "errands has no step in the engine"),
         ("errand", "import json", "errand has no step"),
         ("graph.plan", "import asyncio", "pure, and asyncio is not"),
         ("journal.decide", "from os import path", "pure, and os is not"),
@@ -138,7 +161,8 @@ def test_a_violation_is_found(module: str, source: str, complaint: str):
         ("cli.run", "from perdure.dispatch.redis.worker import work\nimport rich"),
         ("engine.engine", "from perdure.store.base import Store\nfrom perdure.store.opening import open_store"),
         ("engine.engine", "from perdure.store import open_store"),
-        ("engine.actor", "from perdure.engine.driver import Driver\nfrom perdure.clock import Clock"),
+        ("engine.driving.actor", "from perdure.engine.driving.driver import Driver\nfrom perdure.clock import Clock"),
+        ("engine.runs.run", "if TYPE_CHECKING:\n    from perdure.engine.engine import Engine"),
         ("journal.diagnose", "from perdure.clock import from_micros\nfrom datetime import datetime"),
         ("store.codecs.arrays", "if TYPE_CHECKING:\n    import numpy\ndef f():\n    import numpy"),
         ("store.postgres.pool", "import asyncpg"),
@@ -173,6 +197,9 @@ def violations(sources: Mapping[str, str]) -> Iterator[str]:
         if part and part not in PARTS:
             yield f"{module}: {part} has no step: give it one in STEPS and in the layout"
             continue
+        if part == "engine" and (inner := inner_part_of(module)) and not any(inner in step for step in ENGINE_STEPS):
+            yield f"{module}: {inner} has no step in the engine: give it one in ENGINE_STEPS and in ARCHITECTURE.md"
+            continue
         for item in imports_of(module, tree, package=name.rpartition(".")[0]):
             if complaint := what_is_wrong_with(item, modules):
                 yield f"{module}:{item.line} imports {item.target}: {complaint}"
@@ -187,6 +214,7 @@ def what_is_wrong_with(item: Import, modules: Set[str]) -> str | None:
         return wrong_package(item, importer)
     return (
         wrong_direction(importer, part_of(item.target))
+        or wrong_direction_in_engine(item)
         or wrong_seam(importer, item.target, modules)
         or (impurity(item.target) if importer in PURE else None)
     )
@@ -201,9 +229,22 @@ def wrong_direction(importer: str, imported: str) -> str | None:
         if importer == "cli":  # it stands where a user stands, and its demonstration is a user's program
             return None
         return f"the package itself is above {importer}: import from the module that has the name"
-    if step_of(importer) < step_of(imported):
+    return misstep(importer, imported, STEPS)
+
+
+def wrong_direction_in_engine(item: Import) -> str | None:
+    importer, imported = inner_part_of(item.module), inner_part_of(item.target)
+    if item.for_types or importer in ("", imported) or not imported:
+        return None
+    complaint = misstep(importer, imported, ENGINE_STEPS)
+    return complaint and f"{complaint} in the engine"
+
+
+def misstep(importer: str, imported: str, steps: Sequence[Sequence[str]]) -> str | None:
+    height = {part: index for index, step in enumerate(steps) for part in step}
+    if height[importer] < height[imported]:
         return f"{importer} is below {imported}"
-    if step_of(importer) == step_of(imported):
+    if height[importer] == height[imported]:
         return f"{importer} is beside {imported}"
     return None
 
@@ -248,14 +289,18 @@ def impure_calls(module: str, tree: ast.Module) -> Iterator[str]:
 
 def imports_of(module: str, tree: ast.Module, *, package: str) -> Iterator[Import]:
     """Yield every import of a module, wherever it stands. One that only type checkers see is not made when loaded."""
-    pending: list[tuple[ast.AST, bool]] = [(tree, True)]
+    pending: list[tuple[ast.AST, bool, bool]] = [(tree, True, False)]
     while pending:
-        node, when_loaded = pending.pop()
+        node, when_loaded, for_types = pending.pop()
         for target in targets_of(node, package):
-            yield Import(module=module, target=target, line=getattr(node, "lineno", 0), when_loaded=when_loaded)
+            line = getattr(node, "lineno", 0)
+            yield Import(module=module, target=target, line=line, when_loaded=when_loaded, for_types=for_types)
         inside = when_loaded and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         unseen = node.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test) else []
-        pending.extend((child, inside and child not in unseen) for child in ast.iter_child_nodes(node))
+        pending.extend(
+            (child, inside and child not in unseen, for_types or child in unseen)
+            for child in ast.iter_child_nodes(node)
+        )
 
 
 def targets_of(node: ast.AST, package: str) -> list[str]:
@@ -278,5 +323,6 @@ def part_of(module: str) -> str:
     return module.split(".")[1] if "." in module else ""
 
 
-def step_of(part: str) -> int:
-    return next(index for index, step in enumerate(STEPS) if part in step)
+def inner_part_of(module: str) -> str:
+    """Return the folder or module of the engine that a module is in or is; none for the engine as a whole, and all else."""
+    return module.split(".")[2] if module.startswith("perdure.engine.") else ""

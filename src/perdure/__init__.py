@@ -19,13 +19,13 @@ from perdure.nodes import MODULES
 if TYPE_CHECKING:
     from perdure.dispatch.assets import AssetFile
     from perdure.dispatch.context import Context, SyncContext
-    from perdure.engine.checkpoints import Checkpoint
+    from perdure.engine.attempts.probing import Doubt
+    from perdure.engine.driving.interactions import Interaction
     from perdure.engine.engine import Engine
-    from perdure.engine.interactions import Interaction
-    from perdure.engine.probing import Doubt
-    from perdure.engine.progress import Progress
-    from perdure.engine.run import Run
+    from perdure.engine.runs.checkpoints import Checkpoint
+    from perdure.engine.runs.run import Run
     from perdure.engine.settings import EngineSettings
+    from perdure.engine.stored.progress import Progress
     from perdure.nodes.folder import folder
     from perdure.nodes.redis_stream import redis_stream
     from perdure.nodes.schedule import Tick, schedule
@@ -81,15 +81,15 @@ __all__ = [
 
 _LATE = {
     "AssetFile": "perdure.dispatch.assets",
-    "Checkpoint": "perdure.engine.checkpoints",
+    "Checkpoint": "perdure.engine.runs.checkpoints",
     "Codec": "perdure.store.codecs",
     "Context": "perdure.dispatch.context",
-    "Doubt": "perdure.engine.probing",
+    "Doubt": "perdure.engine.attempts.probing",
     "Engine": "perdure.engine.engine",
     "EngineSettings": "perdure.engine.settings",
-    "Interaction": "perdure.engine.interactions",
-    "Progress": "perdure.engine.progress",
-    "Run": "perdure.engine.run",
+    "Interaction": "perdure.engine.driving.interactions",
+    "Progress": "perdure.engine.stored.progress",
+    "Run": "perdure.engine.runs.run",
     "SyncContext": "perdure.dispatch.context",
     "Tick": "perdure.nodes.schedule",
     "folder": "perdure.nodes.folder",

@@ -17,7 +17,7 @@ from perdure.cli.marks import NODE_MARKS, RUN_MARKS
 from perdure.cli.terminal import Paper, Pen
 from perdure.cli.timeline import timeline_of
 from perdure.cli.watch import Watch
-from perdure.engine.hub import Flash
+from perdure.engine.recording.hub import Flash
 from perdure.graph.model import Node
 from perdure.ids import BranchId, EngineId, Epoch, EventId, NodeId, RunId, Seq
 from perdure.journal import events as e

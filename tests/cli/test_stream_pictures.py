@@ -18,7 +18,7 @@ from perdure.cli.terminal import Paper, Pen
 from perdure.cli.timeline import timeline_of
 from perdure.cli.watch import Watch
 from perdure.clock import SystemClock
-from perdure.engine.live import EdgeFacts, LiveStreams, NodeFacts
+from perdure.engine.streams.live import EdgeFacts, LiveStreams, NodeFacts
 from perdure.graph.model import Edge, Graph, Node
 from perdure.ids import BranchId, NodeId, RunId, Seq
 from perdure.journal import events as e

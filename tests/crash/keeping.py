@@ -28,12 +28,12 @@ import asyncpg
 import msgspec
 
 from perdure.clock import SystemClock
-from perdure.engine import archiving, compacting
-from perdure.engine.archives import restore
-from perdure.engine.archiving import Archiver
-from perdure.engine.compacting import compact_run
-from perdure.engine.deleting import delete_run
-from perdure.engine.importing import import_file
+from perdure.engine.keeping import archiving, compacting
+from perdure.engine.keeping.archives import restore
+from perdure.engine.keeping.archiving import Archiver
+from perdure.engine.keeping.compacting import compact_run
+from perdure.engine.keeping.deleting import delete_run
+from perdure.engine.keeping.importing import import_file
 from perdure.errors import StoreError, StoreUnavailable
 from perdure.ids import DEFAULT_PROJECT, RunId
 from perdure.store.base import Store

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from perdure import Context, ask, node, when, workflow
-from perdure.engine.run import Run
+from perdure.engine.runs.run import Run
 from perdure.journal import events as e
 from perdure.journal.states import RunStatus
 from perdure.testing.graphs import TICK_SECONDS, Reference, add

@@ -140,7 +140,7 @@ def watch(url: str, folder: Path, reference: Reference) -> tuple[int, list[str]]
 def test_every_invariant_holds_between_the_portions_of_a_decision(
     name: str, store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("perdure.engine.driver.PORTION_NODES", 1)
+    monkeypatch.setattr("perdure.engine.driving.driver.PORTION_NODES", 1)
 
     looks, problems = watch(store_url, tmp_path, REFERENCES.get(name, LARGE))
 
@@ -175,7 +175,7 @@ def test_a_crash_between_the_portions_of_a_decision_changes_nothing(
     name: str, store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     def in_portions() -> None:
-        monkeypatch.setattr("perdure.engine.driver.PORTION_NODES", 1)
+        monkeypatch.setattr("perdure.engine.driving.driver.PORTION_NODES", 1)
 
     report = crash_everywhere(store_url, tmp_path, REFERENCES[name], KINDS, otherwise=in_portions)
 

@@ -20,12 +20,12 @@ import pytest
 
 from perdure import Context, Engine, EngineSettings, ask, collect, node, workflow
 from perdure.clock import SystemClock
-from perdure.engine import compacting
-from perdure.engine.archives import opened_archive
-from perdure.engine.archiving import Archiver
-from perdure.engine.importing import import_file
 from perdure.engine.inspect import verify_run
-from perdure.engine.run import Run
+from perdure.engine.keeping import compacting
+from perdure.engine.keeping.archives import opened_archive
+from perdure.engine.keeping.archiving import Archiver
+from perdure.engine.keeping.importing import import_file
+from perdure.engine.runs.run import Run
 from perdure.errors import RunFailed, StoreLocked
 from perdure.ids import DEFAULT_PROJECT, RunId
 from perdure.journal.events import RunDeleted

@@ -15,7 +15,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from perdure.engine import entries, inbox, mapping, outbox, streams, whole
+from perdure.engine.driving import mapping
+from perdure.engine.streams import entries, inbox, outbox, streams, whole
 from perdure.store.codecs import blob_refs
 from perdure.testing.crashes import CrashKind, CrashPlan
 from perdure.testing.loop import run_virtual

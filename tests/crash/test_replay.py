@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from perdure.dispatch.context import Context
-from perdure.engine.run import Run
+from perdure.engine.runs.run import Run
 from perdure.graph.declare import node, workflow
 from perdure.graph.trace import collect
 from perdure.ids import RunId

@@ -15,8 +15,11 @@ import msgspec
 import pytest
 
 from perdure.dispatch.base import StepCall
-from perdure.engine import actor, adoption, driver, launching, leases, pending, tenure, values
-from perdure.engine.committer import Committer
+from perdure.engine.attempts import values
+from perdure.engine.driving import actor, driver, launching
+from perdure.engine.owning import adoption, leases
+from perdure.engine.recording import pending, tenure
+from perdure.engine.recording.committer import Committer
 from perdure.errors import PerdureError
 from perdure.graph.plan import NodePlan
 from perdure.ids import RunId

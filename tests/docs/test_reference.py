@@ -19,7 +19,7 @@ from perdure import Context, Engine, EngineSettings, PerdureError, Run, SyncCont
 from perdure.cli.entry import SECTIONS, commands
 from perdure.cli.exits import Exit
 from perdure.dispatch.failure import failure_of
-from perdure.engine.failures import classify
+from perdure.engine.attempts.failures import classify
 from perdure.graph import validate
 from perdure.graph.policy import Policy
 from perdure.journal.ailments import CATALOGUE

@@ -13,7 +13,7 @@ from tests.docs.pages import ROOT, blocks_of
 PAGE = (ROOT / "docs" / "states.md").read_text(encoding="utf-8")
 SOURCE = ROOT / "src" / "perdure"
 DECISIONS = ("checkpoints", "decide", "mending", "readiness", "repairing", "resting", "standing", "streaming")
-WRITERS = (*(SOURCE / "journal" / f"{name}.py" for name in DECISIONS), *(SOURCE / "engine").glob("*.py"))
+WRITERS = (*(SOURCE / "journal" / f"{name}.py" for name in DECISIONS), *(SOURCE / "engine").rglob("*.py"))
 """The modules in which events are made."""
 
 EVENTS = {event.__name__ for event in get_args(AnyEvent)}

@@ -14,7 +14,7 @@ import pytest
 
 from perdure import Engine, EngineSettings
 from perdure.engine.inspect import verify_run
-from perdure.engine.run import Run
+from perdure.engine.runs.run import Run
 from perdure.journal import events as e
 from perdure.testing.dispatch import InlineDispatch
 from perdure.testing.loop import VirtualClock

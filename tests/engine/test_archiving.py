@@ -18,12 +18,12 @@ import pytest
 
 from perdure import Engine, EngineSettings, ask, node, workflow
 from perdure.clock import SystemClock
-from perdure.engine.archives import all_archived, opened_archive, restore, verify_archived
-from perdure.engine.archiving import Archiver
-from perdure.engine.compacting import compact_run
-from perdure.engine.importing import import_file
 from perdure.engine.inspect import find_run, load_run, verify_run
-from perdure.engine.run import Run
+from perdure.engine.keeping.archives import all_archived, opened_archive, restore, verify_archived
+from perdure.engine.keeping.archiving import Archiver
+from perdure.engine.keeping.compacting import compact_run
+from perdure.engine.keeping.importing import import_file
+from perdure.engine.runs.run import Run
 from perdure.errors import ArchiveMissing, BundleError, BundleTooLarge, RunArchived, RunNotFound, StoreFull, StoreLocked
 from perdure.ids import DEFAULT_PROJECT, CommandId, RunId, Seq
 from perdure.journal.verify import Violation
@@ -445,8 +445,8 @@ async def test_whoever_is_stopped_loses_nothing_and_goes_on(
 ):
     if is_large:
         monkeypatch.setattr(sqlite_archive, "FEW_EVENTS", 3)
-        monkeypatch.setattr("perdure.engine.archiving.ROWS_AT_ONCE", 3)
-    monkeypatch.setattr("perdure.engine.archiving.RUNS_AT_ONCE", 2)
+        monkeypatch.setattr("perdure.engine.keeping.archiving.ROWS_AT_ONCE", 3)
+    monkeypatch.setattr("perdure.engine.keeping.archiving.RUNS_AT_ONCE", 2)
     names = [f"run-{number}" for number in range(5)]
     async with engine_here() as engine:
         for each in names:
@@ -565,7 +565,7 @@ async def test_a_run_that_is_larger_than_a_bundle_may_be_comes_back(
         """Reads as if no more than 1,000 bytes were taken from strangers."""
         return BundleReader(file, place, most_bytes=most_bytes * 1_000 // MOST_BYTES)
 
-    monkeypatch.setattr("perdure.engine.importing.BundleReader", smaller)
+    monkeypatch.setattr("perdure.engine.keeping.importing.BundleReader", smaller)
     async with engine_here() as engine:
         run = await ended(engine, "huge", 5_000)
         await run.export(tmp_path / "huge.bundle")
@@ -584,7 +584,7 @@ async def test_a_full_disk_is_named_and_gets_its_room_back(
     async with engine_here() as engine:
         await ended(engine, "one")
         with monkeypatch.context() as patched:
-            patched.setattr("perdure.engine.archiving.sync_file", full)
+            patched.setattr("perdure.engine.keeping.archiving.sync_file", full)
             with pytest.raises(StoreFull, match="archive"):
                 await engine.archive(older_than=AT_ONCE)
         assert files_in(tmp_path / "archive") == []
@@ -635,7 +635,7 @@ async def test_a_file_stays_that_tells_more_of_a_run_than_the_database(
 async def test_a_file_is_not_removed_while_runs_are_recorded_in_it(
     engine_here: Callable[..., Engine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("perdure.engine.archiving.RUNS_AT_ONCE", 1)
+    monkeypatch.setattr("perdure.engine.keeping.archiving.RUNS_AT_ONCE", 1)
     async with engine_here() as engine:
         for name in ("one", "two"):
             await ended(engine, name)

@@ -13,7 +13,7 @@ import pytest
 
 from perdure import Asset, Audio, Context, Document, Doubt, Engine, Image, Outputs, SyncContext, Video, node, workflow
 from perdure.dispatch.assets import suffix_of
-from perdure.engine.run import Run
+from perdure.engine.runs.run import Run
 from perdure.errors import BlobMissing, RunFailed, WrongInputs
 from perdure.ids import digest_of
 from perdure.store.base import Store

@@ -17,11 +17,12 @@ import msgspec
 import pytest
 
 from perdure import Context, Engine, EngineSettings, collect, node, workflow
-from perdure.engine import compacting, trail
-from perdure.engine.compacting import compact_run
-from perdure.engine.following import LAST_EVENTS_SECONDS
 from perdure.engine.inspect import follow_events, report_run, verify_run
-from perdure.engine.run import Run
+from perdure.engine.keeping import compacting
+from perdure.engine.keeping.compacting import compact_run
+from perdure.engine.recording import trail
+from perdure.engine.runs.run import Run
+from perdure.engine.stored.following import LAST_EVENTS_SECONDS
 from perdure.errors import LogNotWhole, RunFailed, RunIdTaken, StoreLocked
 from perdure.ids import EventId, RunId, Seq
 from perdure.journal import events as e

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from perdure import Engine, EngineSettings, Run, node, workflow
-from perdure.engine.actor import Actor
-from perdure.engine.bodies import Bodies
+from perdure.engine.driving.actor import Actor
+from perdure.engine.driving.bodies import Bodies
 from perdure.errors import RunCancelled
 from perdure.graph.forms import graph_from_json
 from perdure.graph.model import Graph

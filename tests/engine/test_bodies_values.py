@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from perdure import Context, Engine, node, workflow
-from perdure.engine.weight import is_light
+from perdure.engine.attempts.weight import is_light
 from perdure.errors import StoreError, StoreFull, StoreUnavailable
 from perdure.journal import events as e
 from perdure.store.blobs.folder import FolderBlobs
@@ -69,7 +69,7 @@ def test_blobs_that_are_out_of_reach_for_a_moment_fail_nothing(
     calls.clear()
     monkeypatch.setattr(FolderBlobs, way, _refusing(getattr(FolderBlobs, way), error, 4))
     # Nothing is remembered, so that every blob is read.
-    monkeypatch.setattr("perdure.engine.values.CACHE_BYTES", 0)
+    monkeypatch.setattr("perdure.engine.attempts.values.CACHE_BYTES", 0)
 
     async def main() -> None:
         async with engine_on(sqlite_url) as engine:

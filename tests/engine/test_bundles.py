@@ -19,8 +19,8 @@ from msgspec.structs import replace
 
 from perdure import Context, Engine, EngineSettings, ask, collect, node, workflow
 from perdure.clock import SystemClock
-from perdure.engine.exporting import export_run
-from perdure.engine.run import Run
+from perdure.engine.keeping.exporting import export_run
+from perdure.engine.runs.run import Run
 from perdure.errors import BundleDamaged, BundleError, BundleTooLarge, BundleTooNew, ImportConflict, RunNotFound
 from perdure.journal import events as e
 from perdure.journal.states import NodeState, RunStatus

@@ -12,9 +12,9 @@ import asyncpg
 import pytest
 
 from perdure import Checkpoint, Context, Engine, ask, collect, node, workflow
-from perdure.engine.checkpointing import CHECKPOINT
+from perdure.engine.driving.checkpointing import CHECKPOINT
 from perdure.engine.inspect import verify_run
-from perdure.engine.run import Run
+from perdure.engine.runs.run import Run
 from perdure.errors import CheckpointExists, CheckpointPending, RunEnded, RunNotFound
 from perdure.ids import CommandId, RunId
 from perdure.journal import events as e

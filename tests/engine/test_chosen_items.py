@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from perdure import Context, Engine, EngineSettings, Outputs, ask, collect, failures, node, when, workflow
-from perdure.engine.branches import Span
-from perdure.engine.run import Run
+from perdure.engine.runs.branches import Span
+from perdure.engine.runs.run import Run
 from perdure.errors import CannotGoBack, RunFailed
 from perdure.graph.itemfailure import ItemFailure
 from perdure.journal.events import OutboxEnqueued

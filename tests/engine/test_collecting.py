@@ -15,7 +15,7 @@ import pytest
 
 from perdure import Context, Engine, Image, node, workflow
 from perdure.clock import SystemClock
-from perdure.engine.collecting import Collection, collect_blobs
+from perdure.engine.keeping.collecting import Collection, collect_blobs
 from perdure.errors import RunFailed
 from perdure.ids import digest_of
 from perdure.store.blobs import open_blobs

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from perdure.clock import SystemClock
-from perdure.engine.committer import SMALL_GROUP, Committer
+from perdure.engine.recording.committer import SMALL_GROUP, Committer
 from perdure.errors import StoreError, StoreLocked
 from perdure.ids import RunId
 from perdure.store.base import Store

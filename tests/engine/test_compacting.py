@@ -11,10 +11,10 @@ import asyncpg
 import pytest
 
 from perdure import Context, Engine, EngineSettings, node, workflow
-from perdure.engine import compacting
-from perdure.engine.compacting import compact_long_logs, compact_run
-from perdure.engine.driven import driven_seconds
 from perdure.engine.inspect import verify_run
+from perdure.engine.keeping import compacting
+from perdure.engine.keeping.compacting import compact_long_logs, compact_run
+from perdure.engine.recording.driven import driven_seconds
 from perdure.errors import RunNotFound, StoreDamaged
 from perdure.ids import RunId, Seq
 from perdure.journal.events import Recorded
@@ -179,7 +179,7 @@ async def _damage(url: str) -> None:
 
 KILLED = """
 import asyncio, sys
-from perdure.engine import compacting
+from perdure.engine.keeping import compacting
 from perdure.ids import RunId
 from perdure.store.opening import open_store
 

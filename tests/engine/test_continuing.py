@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from perdure import Context, Engine, Run, Stream, ask, collect, node, when, workflow
-from perdure.engine.continuing import Compatibility
+from perdure.engine.runs.continuing import Compatibility
 from perdure.errors import CannotContinue, VersionNotFound
 from perdure.graph.forms import graph_from_json
 from perdure.graph.writing import content_hash, graph_to_json

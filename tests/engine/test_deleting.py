@@ -14,7 +14,7 @@ import pytest
 
 from perdure import Context, Engine, EngineSettings, ask, collect, node, workflow
 from perdure.engine.inspect import report_run
-from perdure.engine.run import Run
+from perdure.engine.runs.run import Run
 from perdure.errors import RunFailed, RunIdTaken, RunNotEnded, ValuesDeleted
 from tests.engine.engines import assert_whole, log_of
 

@@ -17,10 +17,10 @@ import asyncpg
 import pytest
 
 from perdure import Context, Engine, EngineSettings, ask, collect, node, stage, when, workflow
-from perdure.engine import doctoring
-from perdure.engine.doctoring import Diagnosis
 from perdure.engine.inspect import follow_events, verify_run
-from perdure.engine.run import Run
+from perdure.engine.owning import doctoring
+from perdure.engine.owning.doctoring import Diagnosis
+from perdure.engine.runs.run import Run
 from perdure.errors import RunCancelled, RunDamaged, RunFailed, RunResting
 from perdure.ids import BranchId, EngineId, NodeId, RunId
 from perdure.journal import events as e

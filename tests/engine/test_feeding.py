@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from perdure import Engine, EngineSettings, collect, inbox, node, when, workflow
+from perdure.engine.driving.sending import send_id
 from perdure.engine.inspect import verify_run
-from perdure.engine.run import Run
-from perdure.engine.sending import send_id
+from perdure.engine.runs.run import Run
 from perdure.errors import CommandIdTaken, InputClosed
 from perdure.ids import CommandId, RunId
 from perdure.journal.states import RunStatus

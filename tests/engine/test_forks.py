@@ -15,8 +15,8 @@ import pytest
 
 from perdure import Context, Engine, EngineSettings, Stream, ask, collect, node, when, workflow
 from perdure.clock import SystemClock
-from perdure.engine.collecting import collect_blobs
-from perdure.engine.run import Run
+from perdure.engine.keeping.collecting import collect_blobs
+from perdure.engine.runs.run import Run
 from perdure.errors import BlobMissing, PlaceNotFound, RunFailed, RunIdTaken, VersionNotFound, WrongInputs
 from perdure.journal.states import RunStatus
 from perdure.store.base import Store

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perdure import Context, Engine, Outputs, ask, collect, node, workflow
-from perdure.engine.run import Run
+from perdure.engine.runs.run import Run
 from perdure.errors import CannotGoBack, PlaceNotFound, RunCancelled, RunFailed, WrongInputs
 from perdure.ids import BranchId, NodeId
 from perdure.journal.states import NodeStatus, RunStatus

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from perdure import Context, Engine, EngineSettings, Outputs, Stream, collect, node, stage, workflow
-from perdure.engine.run import Run
-from perdure.engine.waiting import Answer, answer_command
+from perdure.engine.driving.waiting import Answer, answer_command
+from perdure.engine.runs.run import Run
 from perdure.errors import CannotGoBack, InputClosed, RunCancelled, RunFailed, WrongInputs
 from perdure.journal import events as e
 from perdure.journal.states import RunStatus

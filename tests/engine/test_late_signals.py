@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from perdure import Context, Engine, node, workflow
-from perdure.engine.run import Run
+from perdure.engine.runs.run import Run
 from perdure.errors import CommandIdTaken, RunCancelled, RunEnded, RunFailed
 from perdure.journal import events as e
 from perdure.store.base import Store

@@ -152,7 +152,7 @@ def until_running(process: subprocess.Popen[str]) -> None:
 def test_a_program_ends_though_a_body_of_it_does_not(start: Start):
     process = start(
         """
-        from perdure.engine import background
+        from perdure.engine.owning import background
         background.STUBBORN_SECONDS = 1
 
         async def main():

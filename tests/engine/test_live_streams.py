@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from perdure import Engine, Stream, collect, node, workflow
-from perdure.engine.inbox import MAX_BUFFERED_ITEMS
-from perdure.engine.live import EdgeFacts, LiveStreams
-from perdure.engine.run import Run
+from perdure.engine.runs.run import Run
+from perdure.engine.streams.inbox import MAX_BUFFERED_ITEMS
+from perdure.engine.streams.live import EdgeFacts, LiveStreams
 from perdure.ids import NodeId
 
 gates: dict[str, asyncio.Event] = {}

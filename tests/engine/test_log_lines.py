@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perdure import Engine, node, workflow
-from perdure.engine.loglines import LogKeeper, LogLines
+from perdure.engine.attempts.loglines import LogKeeper, LogLines
 from perdure.errors import StoreLocked
 from perdure.ids import ROOT_BRANCH, NodeId, RunId, Seq
 from perdure.store.opening import open_store

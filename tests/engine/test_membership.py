@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from perdure import Engine, EngineSettings, node, workflow
-from perdure.engine import leases, membership
-from perdure.engine.leases import describe_process, is_gone
+from perdure.engine.owning import leases, membership
+from perdure.engine.owning.leases import describe_process, is_gone
 from perdure.errors import StoreUnavailable
 from perdure.ids import EngineId, RunId
 from perdure.testing.loop import run_virtual

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from perdure import Context, Engine, Stream, ask, collect, node, workflow
-from perdure.engine.run import Run
+from perdure.engine.runs.run import Run
 from perdure.errors import InputClosed, RunFailed, RunResting
 from perdure.ids import CommandId, RunId
 from perdure.journal import events as e

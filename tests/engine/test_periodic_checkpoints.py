@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from perdure import Checkpoint, Context, Engine, node, workflow
-from perdure.engine.run import Run
+from perdure.engine.runs.run import Run
 from perdure.errors import InvalidDeclaration
 from perdure.ids import RunId
 from perdure.journal import events as e

@@ -26,7 +26,7 @@ ran: Counter[int] = Counter()
 
 @pytest.fixture(autouse=True)
 def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.engine.driver.PORTION_NODES", PORTION)
+    monkeypatch.setattr("perdure.engine.driving.driver.PORTION_NODES", PORTION)
     ran.clear()
 
 
@@ -204,8 +204,8 @@ async def test_what_waits_for_many_begins_with_the_record_of_their_end(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first portion is small because nothing runs; what has just ended is not counted against that."""
-    monkeypatch.setattr("perdure.engine.driver.PORTION_NODES", 10 * WIDTH)
-    monkeypatch.setattr("perdure.engine.driver.FIRST_PORTION_NODES", WIDTH // 2)
+    monkeypatch.setattr("perdure.engine.driving.driver.PORTION_NODES", 10 * WIDTH)
+    monkeypatch.setattr("perdure.engine.driving.driver.FIRST_PORTION_NODES", WIDTH // 2)
     inner = await open_store(sqlite_url)
     counting = Counting(inner)
     async with Engine(counting.as_store) as engine:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from perdure import Context, Engine, node, workflow
-from perdure.engine import probing
-from perdure.engine.probing import Doubt
+from perdure.engine.attempts import probing
+from perdure.engine.attempts.probing import Doubt
 from perdure.errors import NotInDoubt, RunFailed, RunResting, StoreUnavailable
 from perdure.journal import events as e
 from perdure.journal.states import NodeStatus, RunStatus

@@ -12,7 +12,7 @@ import pytest
 
 from perdure import Context, Engine, Progress, Stream, Tick, ask, collect, node, schedule, when, workflow
 from perdure.engine.inspect import report_run
-from perdure.engine.run import Run
+from perdure.engine.runs.run import Run
 from perdure.ids import NodeId
 from perdure.journal import events as e
 from perdure.journal.states import NodeStatus, RunStatus

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perdure import Engine, EngineSettings, ask, node, workflow
-from perdure.engine.asking import AskActor
+from perdure.engine.driving.asking import AskActor
 from perdure.journal.states import RunStatus
 from perdure.store.opening import open_store
 from perdure.testing.proxy import StoreProxy

@@ -11,7 +11,7 @@ import numpy
 import pytest
 
 from perdure import Engine, Outputs, node, unless, when, workflow
-from perdure.engine.probing import Doubt
+from perdure.engine.attempts.probing import Doubt
 from perdure.errors import TruthUnclear
 from perdure.journal.states import RunStatus
 from tests.engine.engines import assert_whole

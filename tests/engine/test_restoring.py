@@ -13,10 +13,10 @@ import msgspec
 import pytest
 
 from perdure import Context, Engine, EngineSettings, Stream, ask, collect, node, workflow
-from perdure.engine.driven import driven_seconds
+from perdure.engine.driving.waiting import Signal
 from perdure.engine.inspect import follow_events
-from perdure.engine.run import Run
-from perdure.engine.waiting import Signal
+from perdure.engine.recording.driven import driven_seconds
+from perdure.engine.runs.run import Run
 from perdure.errors import AnsweredAlready, CannotGoBack, PlaceNotFound, RunFailed, RunResting
 from perdure.ids import CommandId
 from perdure.journal import events as e

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perdure import Context, Engine, EngineSettings, node, workflow
-from perdure.engine.run import Run
+from perdure.engine.runs.run import Run
 from perdure.errors import PlaceNotFound, RunFailed
 from perdure.ids import BranchId, NodeId
 from perdure.journal import events as e

@@ -11,7 +11,7 @@ import pytest
 
 from perdure import Context, collect, node, workflow
 from perdure.dispatch.base import SlotKind
-from perdure.engine.slots import Grant, Slots
+from perdure.engine.attempts.slots import Grant, Slots
 from perdure.journal.states import RunStatus
 from perdure.testing.loop import run_virtual
 from perdure.testing.proxy import StoreProxy

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from perdure import Context, Engine, EngineSettings, Tick, ask, collect, inbox, node, schedule, text, workflow
-from perdure.engine.keys import started_run_id
-from perdure.engine.run import Run
+from perdure.engine.attempts.keys import started_run_id
+from perdure.engine.runs.run import Run
 from perdure.errors import MisusedRef, RunCancelled, RunFailed, TypesMissing
 from perdure.graph.forms import graph_from_json
 from perdure.ids import ROOT_BRANCH, NodeId, RunId

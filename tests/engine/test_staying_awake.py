@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from perdure import Engine, node, workflow
-from perdure.engine import vigil
+from perdure.engine.recording import vigil
 from perdure.store.base import Store
 from perdure.store.transitions import Committed
 from perdure.testing.proxy import StoreProxy

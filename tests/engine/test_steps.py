@@ -12,7 +12,7 @@ import pytest
 from perdure import Context, Engine, SyncContext, collect, node, workflow
 from perdure.dispatch.local import LocalDispatch
 from perdure.engine.inspect import verify_run
-from perdure.engine.run import Run
+from perdure.engine.runs.run import Run
 from perdure.errors import RunFailed
 from perdure.journal import events as e
 from perdure.testing.loop import run_virtual

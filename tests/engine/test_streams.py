@@ -1020,7 +1020,7 @@ async def test_one_thread_is_enough_for_bodies_that_wait_for_each_other(tmp_path
 async def test_a_stream_that_is_whole_is_not_made_again_after_the_engine_has_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perdure.engine.outbox.MAX_KEPT_BYTES", 0)
+    monkeypatch.setattr("perdure.engine.streams.outbox.MAX_KEPT_BYTES", 0)
     made: list[int] = []
     is_held = asyncio.Event()
 
@@ -1040,7 +1040,7 @@ async def test_a_stream_that_is_whole_is_not_made_again_after_the_engine_has_sto
 
     url = f"sqlite:///{tmp_path}/whole.db"
     with monkeypatch.context() as patch:
-        patch.setattr("perdure.engine.actor.Actor._whole", held_up)
+        patch.setattr("perdure.engine.driving.actor.Actor._whole", held_up)
         async with Engine(url, settings=EngineSettings(grace_seconds=0.1)) as engine:
             run = await engine.start(flow, n=5)
             await is_held.wait()

@@ -13,8 +13,8 @@ import pytest
 from msgspec.structs import replace
 
 from perdure import Context, Engine, EngineSettings, Run, Stream, ask, collect, node, workflow
-from perdure.engine.dumping import dump_of, with_earlier
 from perdure.engine.inspect import verify_run
+from perdure.engine.stored.dumping import dump_of, with_earlier
 from perdure.errors import (
     AliasNotFound,
     BundleDamaged,

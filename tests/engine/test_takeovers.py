@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from perdure import Context, node, workflow
-from perdure.engine.driven import driven_seconds
+from perdure.engine.recording.driven import driven_seconds
 from perdure.errors import RunFailed, TypesMissing
 from perdure.ids import RunId
 from perdure.journal import events as e

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import pytest
 
 from perdure import Context, Engine, Interaction, Stream, ask, collect, node, workflow
-from perdure.engine import recovery
-from perdure.engine.run import Run
+from perdure.engine.owning import recovery
+from perdure.engine.runs.run import Run
 from perdure.errors import AnsweredAlready, AnswerRefused
 from perdure.journal import events as e
 from perdure.journal.states import RunStatus

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from perdure import Context, Engine, collect, node, workflow
-from perdure.engine.driver import Driver
+from perdure.engine.driving.driver import Driver
 from perdure.errors import AnsweredAlready
 from perdure.journal import events as e
 from perdure.journal.states import NodeStatus

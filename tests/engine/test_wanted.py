@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from perdure import Context, Engine, EngineSettings, node, workflow
-from perdure.engine.catalogue import MAX_PREPARED
+from perdure.engine.driving.catalogue import MAX_PREPARED
 from perdure.errors import AnsweredAlready, PerdureError, RunIdTaken
 from perdure.graph.forms import graph_from_json
 from perdure.graph.writing import graph_to_json

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from perdure import Context, Engine, EngineSettings, Interaction, SyncContext, collect, node, workflow
-from perdure.engine.run import Run
+from perdure.engine.runs.run import Run
 from perdure.journal.states import TERMINAL
 from tests.engine.engines import assert_whole
 from tests.engine.test_waiting import answer_all, asked, begun, seldom_looking, until

@@ -10,8 +10,8 @@ import asyncpg
 import pytest
 
 from perdure import Context, Engine, EngineSettings, node, workflow
-from perdure.engine.compacting import EVENTS_PER_SEGMENT, KEPT_EVENTS, compact_run
 from perdure.engine.inspect import verify_run
+from perdure.engine.keeping.compacting import EVENTS_PER_SEGMENT, KEPT_EVENTS, compact_run
 from perdure.ids import RunId
 from tests.engine.test_waiting import asked
 

@@ -17,7 +17,7 @@ import pytest
 
 from perdure import Context, Engine, EngineSettings, Stream, SyncContext, ask, collect, node, workflow
 from perdure.engine.inspect import verify_run
-from perdure.engine.run import Run
+from perdure.engine.runs.run import Run
 from perdure.errors import AnsweredAlready
 from perdure.ids import RunId
 from perdure.journal import events as e

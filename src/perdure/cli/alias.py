@@ -15,7 +15,7 @@ from perdure.cli.tables import print_table
 from perdure.cli.terminal import paper
 from perdure.cli.words import day_and_time, plain
 from perdure.engine.engine import Engine
-from perdure.engine.versions import Alias, Move
+from perdure.engine.starting.versions import Alias, Move
 from perdure.graph.aliases import alias_problem, checked_targets
 
 

@@ -26,10 +26,10 @@ from perdure.cli.stores import archive_folder, opened
 from perdure.cli.terminal import paper
 from perdure.cli.words import cells, counted, day_and_time, padded, plain, size
 from perdure.clock import SystemClock
-from perdure.engine.archives import all_archived, find_archived, restore
-from perdure.engine.archiving import Archiver, Archiving
 from perdure.engine.inspect import iso_time
-from perdure.engine.retention import REST
+from perdure.engine.keeping.archives import all_archived, find_archived, restore
+from perdure.engine.keeping.archiving import Archiver, Archiving
+from perdure.engine.keeping.retention import REST
 from perdure.errors import RunNotFound
 from perdure.ids import DEFAULT_PROJECT, RunId
 from perdure.store.base import Store

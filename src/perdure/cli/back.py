@@ -27,11 +27,11 @@ from perdure.cli.run import Ended, attend, conclude, prepare
 from perdure.cli.stores import opened, require
 from perdure.cli.terminal import Paper, paper
 from perdure.cli.words import cells, counted, item_names, padded, plain
-from perdure.engine.branches import Branch, Span, load_branches
 from perdure.engine.engine import Engine
 from perdure.engine.inspect import find_run, load_run
-from perdure.engine.repairs import Preview
-from perdure.engine.run import Run
+from perdure.engine.runs.branches import Branch, Span, load_branches
+from perdure.engine.runs.repairs import Preview
+from perdure.engine.runs.run import Run
 from perdure.errors import CannotGoBack
 from perdure.graph.declare import declared_types
 from perdure.ids import RunId

@@ -14,7 +14,7 @@ from perdure.cli.stores import archive_folder, opened
 from perdure.cli.terminal import paper
 from perdure.cli.words import counted, plain, size
 from perdure.clock import SystemClock
-from perdure.engine.backing import back_up
+from perdure.engine.keeping.backing import back_up
 from perdure.store.blobs import open_blobs
 from perdure.store.opening import default_blobs_url
 

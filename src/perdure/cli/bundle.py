@@ -14,8 +14,8 @@ from perdure.cli.stores import holding
 from perdure.cli.terminal import paper
 from perdure.cli.words import counted, plain, size
 from perdure.clock import SystemClock
-from perdure.engine.exporting import Exported, export_run
-from perdure.engine.importing import Imported, import_file
+from perdure.engine.keeping.exporting import Exported, export_run
+from perdure.engine.keeping.importing import Imported, import_file
 from perdure.errors import ProgramError
 from perdure.ids import DEFAULT_PROJECT, RunId
 from perdure.store.blobs import open_blobs

@@ -24,8 +24,8 @@ from perdure.cli.program import Program, load_programs, require_valid
 from perdure.cli.stores import archive_folder, holding, opened
 from perdure.cli.terminal import Pen, paper
 from perdure.cli.words import counted, plain
-from perdure.engine.archives import all_archived, verify_archived
 from perdure.engine.inspect import verify_run
+from perdure.engine.keeping.archives import all_archived, verify_archived
 from perdure.errors import GraphError, InvalidGraph, RunArchived, RunNotFound
 from perdure.graph.model import Graph
 from perdure.ids import RunId

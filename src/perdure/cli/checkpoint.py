@@ -13,9 +13,9 @@ from perdure.cli.options import Place, json_option, print_json, store_option
 from perdure.cli.stores import opened, require
 from perdure.cli.terminal import Paper, paper
 from perdure.cli.words import cells, padded, plain
-from perdure.engine.checkpoints import Checkpoint, load_checkpoints
 from perdure.engine.engine import Engine
 from perdure.engine.inspect import find_run, living_engines, load_run
+from perdure.engine.runs.checkpoints import Checkpoint, load_checkpoints
 from perdure.errors import CheckpointPending
 from perdure.ids import RunId
 from perdure.journal.checkpoints import name_problem

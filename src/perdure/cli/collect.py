@@ -13,7 +13,7 @@ from perdure.cli.stores import opened
 from perdure.cli.terminal import Pen, paper
 from perdure.cli.words import counted, plain, size
 from perdure.clock import SystemClock
-from perdure.engine.collecting import Collection, collect_blobs
+from perdure.engine.keeping.collecting import Collection, collect_blobs
 from perdure.store.base import Store
 from perdure.store.blobs import BlobStore, open_blobs
 from perdure.store.opening import default_blobs_url

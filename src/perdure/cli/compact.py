@@ -11,7 +11,8 @@ from perdure.cli.options import Place, awaited, json_option, print_json, store_o
 from perdure.cli.stores import opened
 from perdure.cli.terminal import paper
 from perdure.cli.words import counted
-from perdure.engine.compacting import (
+from perdure.engine.inspect import find_run
+from perdure.engine.keeping.compacting import (
     EVENTS_PER_SEGMENT,
     KEPT_EVENTS,
     LONG_EVENTS,
@@ -19,7 +20,6 @@ from perdure.engine.compacting import (
     compact_long_logs,
     compact_run,
 )
-from perdure.engine.inspect import find_run
 from perdure.ids import RunId
 from perdure.store.base import Store
 

@@ -13,7 +13,7 @@ from perdure.cli.stores import opened
 from perdure.cli.terminal import Paper, paper
 from perdure.cli.words import cells, counted, error_line, fitted, padded, plain, value_line
 from perdure.engine.inspect import find_run, load_graph, load_run
-from perdure.engine.past import difference, end_of_branch, seq_of, stored_at
+from perdure.engine.stored.past import difference, end_of_branch, seq_of, stored_at
 from perdure.errors import ProgramError
 from perdure.ids import NodeId, RunId
 from perdure.journal.compare import Difference, NodeDifference

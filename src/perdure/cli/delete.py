@@ -14,8 +14,8 @@ from perdure.cli.stores import opened
 from perdure.cli.terminal import paper
 from perdure.cli.words import counted, plain
 from perdure.clock import SystemClock
-from perdure.engine.deleting import delete_run
 from perdure.engine.inspect import find_run
+from perdure.engine.keeping.deleting import delete_run
 from perdure.ids import RunId
 from perdure.store.blobs import open_blobs
 from perdure.store.opening import default_blobs_url

@@ -27,9 +27,9 @@ from perdure.cli.stores import opened, require
 from perdure.cli.terminal import Pen, paper
 from perdure.cli.words import counted, plain
 from perdure.clock import SystemClock
-from perdure.engine.doctoring import Diagnosis, Examiner
 from perdure.engine.engine import Engine
 from perdure.engine.inspect import find_run, load_graph, load_run
+from perdure.engine.owning.doctoring import Diagnosis, Examiner
 from perdure.errors import ProgramError, RunDamaged, TypesMissing
 from perdure.graph.declare import declared_types
 from perdure.ids import RunId

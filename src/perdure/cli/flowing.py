@@ -8,7 +8,7 @@ import msgspec
 
 from perdure.cli.watch import Flowing
 from perdure.cli.words import counted, plain
-from perdure.engine.live import EdgeFacts
+from perdure.engine.streams.live import EdgeFacts
 from perdure.journal.headway import Headway
 
 

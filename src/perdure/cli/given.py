@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from perdure.cli.program import Program
-from perdure.engine.inputs import check_inputs
+from perdure.engine.starting.inputs import check_inputs
 from perdure.errors import WrongInputs
 from perdure.graph.constants import check_constant, from_json, is_schema_compatible, schema_of
 from perdure.graph.model import Graph

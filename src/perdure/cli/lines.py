@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from perdure.cli.words import counted, duration, error_line, fitted, item_names, plain, time_of_day, until, value_line
-from perdure.engine.waiting import DEADLINE
+from perdure.engine.driving.waiting import DEADLINE
 from perdure.ids import NodeId
 from perdure.journal import events as e
 

@@ -14,8 +14,8 @@ from perdure.cli.program import load_types_of
 from perdure.cli.saved import on_version
 from perdure.cli.stores import opened
 from perdure.cli.words import plain
-from perdure.engine.inputs import words_for
 from perdure.engine.inspect import find_run, load_graph, load_run
+from perdure.engine.starting.inputs import words_for
 from perdure.errors import PerdureError
 from perdure.graph.constants import from_json
 from perdure.graph.declare import NodeType, declared_types

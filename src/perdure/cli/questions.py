@@ -11,7 +11,7 @@ import msgspec
 
 from perdure.cli.terminal import Paper
 from perdure.cli.words import day_and_time, plain, plain_lines, value_text
-from perdure.engine.interactions import checked_answer
+from perdure.engine.driving.interactions import checked_answer
 from perdure.graph.constants import is_array, is_object
 from perdure.journal.events import Encoded
 from perdure.journal.states import WaitState

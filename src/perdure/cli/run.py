@@ -35,7 +35,7 @@ from perdure.cli.watch import Display
 from perdure.cli.words import plain
 from perdure.engine.engine import Engine
 from perdure.engine.inspect import RunReport, find_run, load_graph, load_run, report_run
-from perdure.engine.leases import is_alive
+from perdure.engine.owning.leases import is_alive
 from perdure.errors import JournalDamaged, StoreError, TypesChanged
 from perdure.graph.declare import declared_types
 from perdure.graph.model import Graph

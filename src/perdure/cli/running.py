@@ -16,16 +16,16 @@ from contextlib import suppress
 
 from perdure.cli.watch import Display, Watch
 from perdure.clock import Clock
-from perdure.engine.adoption import is_woken
-from perdure.engine.driver import Driver, NotOurs
+from perdure.engine.driving.driver import Driver, NotOurs
 from perdure.engine.engine import Engine
-from perdure.engine.following import LAST_EVENTS_SECONDS
-from perdure.engine.hub import Flash
 from perdure.engine.inspect import events_of, load_graph, load_run
-from perdure.engine.live import LiveStreams
-from perdure.engine.past import log_until
-from perdure.engine.progress import load_estimator
+from perdure.engine.owning.adoption import is_woken
+from perdure.engine.recording.hub import Flash
 from perdure.engine.settings import EngineSettings
+from perdure.engine.stored.following import LAST_EVENTS_SECONDS
+from perdure.engine.stored.past import log_until
+from perdure.engine.stored.progress import load_estimator
+from perdure.engine.streams.live import LiveStreams
 from perdure.errors import EngineStopped
 from perdure.graph.ordering import nodes_in_order
 from perdure.ids import RunId

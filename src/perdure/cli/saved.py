@@ -10,7 +10,7 @@ import msgspec
 from perdure.cli.options import Place
 from perdure.cli.program import load_types_for
 from perdure.cli.stores import opened
-from perdure.engine.choosing import resolve
+from perdure.engine.starting.choosing import resolve
 from perdure.errors import ProgramError, VersionNotFound
 from perdure.graph.aliases import Reference, parse_reference
 from perdure.graph.forms import graph_from_json

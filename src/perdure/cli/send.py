@@ -13,9 +13,9 @@ from perdure.cli.options import Place, json_option, not_empty, print_json, store
 from perdure.cli.stores import require
 from perdure.cli.words import plain
 from perdure.engine.engine import Engine
-from perdure.engine.inputs import check_item, stream_inputs
 from perdure.engine.inspect import find_run, living_engines
-from perdure.engine.run import Run
+from perdure.engine.runs.run import Run
+from perdure.engine.starting.inputs import check_item, stream_inputs
 from perdure.ids import RunId
 from perdure.journal.states import TERMINAL
 

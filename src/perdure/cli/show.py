@@ -30,8 +30,8 @@ from perdure.engine.inspect import (
     report_then,
     whole_values,
 )
-from perdure.engine.past import end_of_branch, log_until, seq_of, stored_at
-from perdure.engine.progress import headway_of, load_estimator, outlook_of
+from perdure.engine.stored.past import end_of_branch, log_until, seq_of, stored_at
+from perdure.engine.stored.progress import headway_of, load_estimator, outlook_of
 from perdure.errors import ProgramError, ValuesDeleted
 from perdure.graph.model import DEFAULT_OUTPUT, Graph, Node
 from perdure.graph.ordering import nodes_in_order

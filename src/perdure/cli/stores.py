@@ -9,8 +9,8 @@ from pathlib import Path
 
 from perdure.cli.options import Place
 from perdure.clock import SystemClock
-from perdure.engine.archives import opened_archive
 from perdure.engine.inspect import find_run
+from perdure.engine.keeping.archives import opened_archive
 from perdure.errors import RunArchived, StoreUnavailable
 from perdure.ids import RunId
 from perdure.store.base import Store

@@ -11,7 +11,7 @@ from perdure.cli.options import Place, awaited, json_option, print_json, store_o
 from perdure.cli.stores import opened
 from perdure.cli.words import plain
 from perdure.engine.inspect import find_run
-from perdure.engine.tags import checked_tags
+from perdure.engine.runs.tags import checked_tags
 
 
 @click.command("tag")

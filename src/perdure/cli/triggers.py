@@ -20,10 +20,10 @@ from perdure.cli.terminal import Paper, paper
 from perdure.cli.words import cells, fitted, padded, plain, until, value_line
 from perdure.clock import SystemClock, from_micros
 from perdure.engine.engine import Engine
-from perdure.engine.inputs import stream_inputs
 from perdure.engine.inspect import find_run, living_engines, load_graph, load_run
-from perdure.engine.run import Run
-from perdure.engine.sources import TRIGGERS
+from perdure.engine.runs.run import Run
+from perdure.engine.runs.sources import TRIGGERS
+from perdure.engine.starting.inputs import stream_inputs
 from perdure.engine.triggers import TriggerReport, living_triggers, triggers_of
 from perdure.graph.constants import is_object
 from perdure.graph.model import FOLDER, INBOX, REDIS_STREAM, SCHEDULE, STREAM_INPUT

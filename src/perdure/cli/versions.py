@@ -27,7 +27,7 @@ from perdure.cli.terminal import Pen, paper
 from perdure.cli.words import counted, day_and_time, plain
 from perdure.engine.engine import Engine
 from perdure.engine.inspect import find_run
-from perdure.engine.versions import Version, load_saved_graph, load_versions
+from perdure.engine.starting.versions import Version, load_saved_graph, load_versions
 from perdure.errors import ProgramError, TypesMissing
 from perdure.graph.differing import GraphDifference, NodeChange, differ
 from perdure.graph.forms import graph_from_json

@@ -9,8 +9,8 @@ from typing import Protocol
 import msgspec
 
 from perdure.cli.waits import Awaited
-from perdure.engine.hub import Flash
-from perdure.engine.live import EdgeFacts, LiveStreams, NodeFacts
+from perdure.engine.recording.hub import Flash
+from perdure.engine.streams.live import EdgeFacts, LiveStreams, NodeFacts
 from perdure.graph.model import FED, Graph, Node
 from perdure.ids import NodeId, RunId, Seq
 from perdure.journal import events as e

@@ -19,7 +19,7 @@ from perdure.dispatch.processes import ProcessPool
 from perdure.dispatch.sessions import LoopSession, ShortLives, ThreadSession
 from perdure.dispatch.threads import ThreadPool
 
-CHILD = "perdure.engine.child"
+CHILD = "perdure.engine.attempts.child"
 """What a child process runs unless told otherwise. It brings the codecs, which this package does not know."""
 MAX_STREAM_THREADS = 10_000
 """Bodies that give or read streams wait for each other, so that each has a thread of its own."""

@@ -16,37 +16,37 @@ from msgspec.structs import replace
 from perdure.clock import Clock, SystemClock
 from perdure.dispatch.base import Dispatch
 from perdure.dispatch.opening import open_dispatch
-from perdure.engine.background import end_bodies, kept_up
-from perdure.engine.catalogue import Catalogue, Prepared
-from perdure.engine.choosing import choose
-from perdure.engine.committer import Committer
-from perdure.engine.doctoring import Diagnosis, Doctor
-from perdure.engine.driver import Driver, NotOurs
+from perdure.engine.attempts.loglines import LogKeeper
+from perdure.engine.attempts.secrets import environment_secret
+from perdure.engine.attempts.slots import Slots
+from perdure.engine.attempts.values import Decode, Values
+from perdure.engine.attempts.warmth import Warmth
+from perdure.engine.driving.catalogue import Catalogue, Prepared
+from perdure.engine.driving.driver import Driver, NotOurs
+from perdure.engine.driving.switching import Switcher
 from perdure.engine.garbage import collect_early
-from perdure.engine.holding import Holding
-from perdure.engine.hub import Hub
-from perdure.engine.inputs import check_inputs
-from perdure.engine.keeping import Keeping
-from perdure.engine.listening import Listening
-from perdure.engine.loglines import LogKeeper
-from perdure.engine.machinery import Machinery
-from perdure.engine.membership import Membership
-from perdure.engine.probation import Probation
-from perdure.engine.recovery import Recovery
-from perdure.engine.retention import Retention
-from perdure.engine.run import Run
-from perdure.engine.secrets import environment_secret
+from perdure.engine.keeping.files import Keeping
+from perdure.engine.keeping.retention import Retention
+from perdure.engine.owning.background import end_bodies, kept_up
+from perdure.engine.owning.doctoring import Diagnosis, Doctor
+from perdure.engine.owning.holding import Holding
+from perdure.engine.owning.listening import Listening
+from perdure.engine.owning.membership import Membership
+from perdure.engine.owning.probation import Probation
+from perdure.engine.owning.recovery import Recovery
+from perdure.engine.owning.takeovers import Takeovers
+from perdure.engine.recording.committer import Committer
+from perdure.engine.recording.hub import Hub
+from perdure.engine.recording.machinery import Machinery
+from perdure.engine.recording.trail import Trail
+from perdure.engine.runs.run import Run
+from perdure.engine.runs.tags import checked_tags
+from perdure.engine.runs.telling import Telling, chosen_statuses
 from perdure.engine.settings import EngineSettings
-from perdure.engine.slots import Slots
-from perdure.engine.starting import begin, checked_run_id, creation, differences, run_settings
-from perdure.engine.switching import Switcher
-from perdure.engine.tags import checked_tags
-from perdure.engine.takeovers import Takeovers
-from perdure.engine.telling import Telling, chosen_statuses
-from perdure.engine.trail import Trail
-from perdure.engine.values import Decode, Values
-from perdure.engine.versions import Versions
-from perdure.engine.warmth import Warmth
+from perdure.engine.starting.choosing import choose
+from perdure.engine.starting.inputs import check_inputs
+from perdure.engine.starting.starting import begin, checked_run_id, creation, differences, run_settings
+from perdure.engine.starting.versions import Versions
 from perdure.errors import (
     EngineStopped,
     LogNotWhole,

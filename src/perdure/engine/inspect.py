@@ -12,15 +12,17 @@ from typing import Any
 import msgspec
 
 from perdure.clock import SystemClock, from_micros
-from perdure.engine.absence import look_for
-from perdure.engine.archives import find_archived
-from perdure.engine.checkpoints import Checkpoint, checkpoint_of
-from perdure.engine.dumping import readable_graph, with_earlier
+from perdure.engine.attempts.values import Values
+from perdure.engine.driving.waiting import ANSWER
 from perdure.engine.engine import Engine
-from perdure.engine.following import last_events
-from perdure.engine.leases import is_gone
-from perdure.engine.past import log_until, stored_at
-from perdure.engine.progress import (
+from perdure.engine.keeping.archives import find_archived
+from perdure.engine.owning.leases import is_gone
+from perdure.engine.runs.checkpoints import Checkpoint, checkpoint_of
+from perdure.engine.stored.absence import look_for
+from perdure.engine.stored.dumping import readable_graph, with_earlier
+from perdure.engine.stored.following import last_events
+from perdure.engine.stored.past import log_until, stored_at
+from perdure.engine.stored.progress import (
     Outlook,
     Progress,
     headway_of,
@@ -30,9 +32,7 @@ from perdure.engine.progress import (
     progress_of,
     seconds,
 )
-from perdure.engine.values import Values
-from perdure.engine.verification import verify_dump
-from perdure.engine.waiting import ANSWER
+from perdure.engine.stored.verification import verify_dump
 from perdure.errors import BlobDamaged, BlobMissing, RunArchived, RunIdAmbiguous, RunNotFound, StoreDamaged
 from perdure.graph.model import Graph, Node
 from perdure.graph.ordering import nodes_in_order

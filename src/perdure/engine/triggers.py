@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from perdure.engine.inspect import iso_time, load_graph
-from perdure.engine.sources import TRIGGERS, registered
+from perdure.engine.runs.sources import TRIGGERS, registered
 from perdure.graph.model import BUILT_IN, Graph, Node
 from perdure.ids import NodeId, RunId
 from perdure.journal import events as e

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from perdure.engine.checkpoints import Checkpoint
-from perdure.engine.run import Run
+from perdure.engine.runs.checkpoints import Checkpoint
+from perdure.engine.runs.run import Run
 from perdure.errors import CheckpointPending, RunEnded
 from perdure.graph.asking import ask
 from perdure.graph.declare import workflow

@@ -15,7 +15,7 @@ import msgspec
 
 from perdure.dispatch.context import Context, SyncContext
 from perdure.engine.engine import Engine
-from perdure.engine.run import Run
+from perdure.engine.runs.run import Run
 from perdure.errors import StoreError
 from perdure.graph.declare import Backoff, Workflow, node, workflow
 from perdure.graph.trace import first, stage, unless, when

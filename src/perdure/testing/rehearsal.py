@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypeVar, overload
 
 from perdure.clock import from_micros
-from perdure.engine.run import Run
+from perdure.engine.runs.run import Run
 from perdure.errors import AnswerRefused
 from perdure.graph.asking import Ask
 from perdure.graph.declare import NodeType, Stream, Workflow

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from perdure.dispatch.context import Context
-from perdure.engine.run import Run
+from perdure.engine.runs.run import Run
 from perdure.errors import CannotGoBack, CheckpointExists
 from perdure.graph.asking import ask
 from perdure.graph.declare import node, workflow

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from perdure.engine.inputs import stream_inputs
-from perdure.engine.interactions import Interaction
-from perdure.engine.run import Run
+from perdure.engine.driving.interactions import Interaction
+from perdure.engine.runs.run import Run
+from perdure.engine.starting.inputs import stream_inputs
 from perdure.errors import AnsweredAlready, InputClosed, RunEnded, WaitNotFound
 from perdure.graph.declare import NodeType
 from perdure.journal.states import TERMINAL, WaitKind

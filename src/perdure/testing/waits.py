@@ -9,7 +9,7 @@ from typing import Any
 
 from perdure.dispatch.context import Context
 from perdure.engine.engine import Engine
-from perdure.engine.run import Run
+from perdure.engine.runs.run import Run
 from perdure.errors import AnsweredAlready, CursorRegressed, InputClosed, RunEnded, WaitNotFound
 from perdure.graph.asking import ask
 from perdure.graph.declare import Stream, node, workflow

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
-from perdure.engine.run import Run
+from perdure.engine.runs.run import Run
 from perdure.graph.declare import NodeType
 from perdure.graph.forms import graph_from_json
 from perdure.graph.model import FED

@@ -24,13 +24,13 @@ from msgspec.structs import replace
 
 from perdure.clock import Clock
 from perdure.dispatch.base import Dispatch
-from perdure.engine.adoption import is_reopened
+from perdure.engine.attempts.keys import idempotency_key
 from perdure.engine.engine import Engine
 from perdure.engine.inspect import verify_run
-from perdure.engine.keys import idempotency_key
-from perdure.engine.run import Run
+from perdure.engine.owning.adoption import is_reopened
+from perdure.engine.runs.run import Run
 from perdure.engine.settings import EngineSettings
-from perdure.engine.verification import verify_dump
+from perdure.engine.stored.verification import verify_dump
 from perdure.errors import RunNotFound, StoreError
 from perdure.ids import Chance, EngineId, NodeId, RunId, Seq, new_id
 from perdure.journal.events import Encoded, Journal, Recorded

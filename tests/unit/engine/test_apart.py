@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.engine.apart import taken_apart
-from perdure.engine.entries import Entry, items_in, rows_of
-from perdure.engine.values import Values
-from perdure.engine.whole import PLACES, Whole
+from perdure.engine.attempts.values import Values
+from perdure.engine.streams.apart import taken_apart
+from perdure.engine.streams.entries import Entry, items_in, rows_of
+from perdure.engine.streams.whole import PLACES, Whole
 from perdure.graph.model import DEFAULT_OUTPUT
 from perdure.ids import BranchId, NodeId, Seq
 from perdure.journal.events import Encoded

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perdure.engine.goingback import has_to_be_loaded
+from perdure.engine.driving.goingback import has_to_be_loaded
 from perdure.ids import CommandId, RunId
 from perdure.journal.states import RunStatus
 from perdure.store.shapes import Command

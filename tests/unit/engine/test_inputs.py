@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import pytest
 
-from perdure.engine.inputs import check_inputs
+from perdure.engine.starting.inputs import check_inputs
 from perdure.errors import WrongInputs
 from perdure.graph.constants import schema_of
 from perdure.graph.model import Graph, Input

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.engine.probation import Probation
+from perdure.engine.owning.probation import Probation
 from perdure.ids import RunId
 from perdure.testing.loop import VirtualClock
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from perdure.engine.queue import Queue
+from perdure.engine.driving.queue import Queue
 from perdure.ids import NodeId
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from perdure.engine.rounds import Rounds
+from perdure.engine.recording.rounds import Rounds
 
 
 def test_what_ends_the_program_ends_only_its_own_work() -> None:

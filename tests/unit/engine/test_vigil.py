@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from perdure.engine.vigil import LONGEST_SECONDS, Vigil
+from perdure.engine.recording.vigil import LONGEST_SECONDS, Vigil
 
 
 class Hands:

@@ -1,0 +1,1 @@
+"""What a body gets and gives: values, places, services, errors."""

@@ -1,0 +1,1 @@
+"""Runs and files over their lifetime: out of a database and into it, archived, compacted, deleted."""

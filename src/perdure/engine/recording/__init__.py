@@ -1,0 +1,1 @@
+"""How what was decided becomes durable, and who hears of it."""

@@ -1,0 +1,1 @@
+"""Runs as their users hold them."""

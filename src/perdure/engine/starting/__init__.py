@@ -1,0 +1,1 @@
+"""How a run begins: what of, with which inputs, under which name."""

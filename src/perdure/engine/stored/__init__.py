@@ -1,0 +1,1 @@
+"""What is stored of a run, read and judged without driving it."""
