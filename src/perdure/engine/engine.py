@@ -6,12 +6,9 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, get_args
-
-from msgspec.structs import replace
+from typing import Any, get_args
 
 from perdure.clock import Clock, SystemClock
 from perdure.dispatch.base import Dispatch
@@ -19,7 +16,7 @@ from perdure.dispatch.opening import open_dispatch
 from perdure.engine.attempts.loglines import LogKeeper
 from perdure.engine.attempts.secrets import environment_secret
 from perdure.engine.attempts.slots import Slots
-from perdure.engine.attempts.values import Decode, Values
+from perdure.engine.attempts.values import Values
 from perdure.engine.attempts.warmth import Warmth
 from perdure.engine.driving.catalogue import Catalogue, Prepared
 from perdure.engine.driving.driver import Driver, NotOurs
@@ -40,50 +37,32 @@ from perdure.engine.recording.hub import Hub
 from perdure.engine.recording.machinery import Machinery
 from perdure.engine.recording.trail import Trail
 from perdure.engine.runs.run import Run
-from perdure.engine.runs.tags import checked_tags
+from perdure.engine.runs.starting import Starting
 from perdure.engine.runs.telling import Telling, chosen_statuses
 from perdure.engine.settings import EngineSettings
-from perdure.engine.starting.choosing import choose
-from perdure.engine.starting.inputs import check_inputs
-from perdure.engine.starting.starting import begin, checked_run_id, creation, differences, run_settings
 from perdure.engine.starting.versions import Versions
 from perdure.errors import (
     EngineStopped,
-    LogNotWhole,
-    RunArchived,
-    RunError,
-    RunIdTaken,
     RunNotReadable,
 )
 from perdure.graph.declare import Workflow, declared_workflows
 from perdure.graph.model import Graph
-from perdure.ids import DEFAULT_PROJECT, Chance, EngineId, RunId, Seq, SystemChance
+from perdure.ids import DEFAULT_PROJECT, Chance, EngineId, RunId, SystemChance
 from perdure.journal import events as e
-from perdure.journal.forking import Taken
 from perdure.journal.states import MOVING, WAITING, RunState
 from perdure.store.base import Store
 from perdure.store.blobs import open_blobs
 from perdure.store.codecs import Codecs, process_codecs
 from perdure.store.opening import DEFAULT_URL, default_blobs_url, open_store
 from perdure.store.shapes import RunFilter, RunSummary
-from perdure.store.transitions import BlobUse, Claim, LeaseLost, RunExists
+from perdure.store.transitions import LeaseLost
 
 log = logging.getLogger("perdure.engine")
-
-if TYPE_CHECKING:
-    from typing_extensions import TypeVar
-
-    R = TypeVar("R", default=Any)
-    """What a run results in. Of a graph, or of what is named, nobody can say."""
-else:
-    from typing import TypeVar
-
-    R = TypeVar("R")
 
 RUNS_PER_PAGE = 200
 
 
-class Engine(Keeping, Retention, Telling, Versions):
+class Engine(Keeping, Retention, Starting, Telling, Versions):
     """Starts runs, drives them, and takes over those that others have left behind.
 
         async with Engine("sqlite:///perdure.db") as engine:
@@ -177,153 +156,6 @@ class Engine(Keeping, Retention, Telling, Versions):
         await self.stop()
 
     # Runs
-
-    async def start(
-        self,
-        workflow: Workflow[..., R] | Graph | str,
-        /,
-        *,
-        run_id: str | None = None,
-        inputs: Mapping[str, Any] | None = None,
-        durability: e.Durability | None = None,
-        on_failure: e.OnFailure | None = None,
-        timeout: float | timedelta | None = None,
-        checkpoint_every: float | timedelta | None = None,
-        tags: Iterable[str] = (),
-        **more_inputs: Any,
-    ) -> Run[R]:
-        """Start a run, durably, and return it.
-
-        `workflow` is one, or a graph, which is saved if it was not before; or one that was saved, by its name and a version or an
-        alias: `"digest@3"`, `"digest@stable"`, `"digest"` for `"digest@latest"`.
-
-        Idempotent by `run_id`: the same workflow with the same inputs gives the run that is there, anything else raises
-        RunIdTaken. By an alias it is the run that is there, also if the alias was moved. Inputs whose names are taken by options
-        go into `inputs`. The run has its `tags` when this returns. Raises LogNotWhole for `checkpoint_every` if the engine has
-        `journal="audit"`.
-        """
-        wanted_tags = checked_tags(tags)
-        self._require_running()
-        if not isinstance(workflow, Workflow | Graph | str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"{workflow!r} is no workflow: call it inside a @workflow function, and start that one")
-        chosen = checked_run_id(self.chance.new_id() if run_id is None else run_id)
-        now = self.clock.now_micros()
-        choice = await choose(workflow, chosen, self._catalogue, self._store, may_exist=run_id is not None)
-        given = check_inputs(choice.graph, choice.input_types, {**(inputs or {}), **more_inputs})
-        settings = run_settings(
-            choice.settings,
-            durability=durability,
-            on_failure=on_failure,
-            timeout=timeout,
-            checkpoint_every=checkpoint_every,
-            journal=self._journal,
-        )
-        if settings.journal == "audit" and settings.checkpoint_every_seconds is not None:
-            raise LogNotWhole(chosen, "no checkpoints of it can be saved by themselves: leave checkpoint_every out")
-        prepared = choice.prepared or await self._catalogue.save(choice.program, at=now)
-        encoded, blobs = await self.values.pack_all(given, where=f"inputs of workflow {prepared.graph.name!r}")
-        created = creation(prepared, given, encoded, settings, project_id=self._project)
-        run: Run[R] = Run(self, chosen, choice.output_type)
-
-        async def start_again() -> Run[R]:
-            return await self.start(
-                workflow,
-                run_id=chosen,
-                inputs={**(inputs or {}), **more_inputs},
-                durability=durability,
-                on_failure=on_failure,
-                timeout=timeout,
-                checkpoint_every=checkpoint_every,
-                tags=tags,
-            )
-
-        try:
-            is_there = choice.is_there or not await self.begin_run(
-                chosen, created, prepared, blobs, at=now, resolved=choice.resolved
-            )
-        except RunError:
-            version = prepared.version
-            if await self._store.load_version(version.workflow, version.version) is not None:
-                raise
-            self._catalogue.forget(version.workflow, version.version)
-            return await start_again()  # the version was deleted since it was last used here
-        was_overtaken = is_there and not choice.is_there and choice.resolved is not None
-        if was_overtaken and (await run.state()).workflow == created.workflow:
-            return await start_again()  # somebody was faster, and the alias may have pointed elsewhere then
-        if is_there:
-            await self.take_as_begun(chosen, created)
-        if wanted_tags:
-            await self.store.tag_run(chosen, wanted_tags)
-        return run
-
-    async def begin_run(
-        self,
-        run_id: RunId,
-        created: e.RunCreated,
-        prepared: Prepared,
-        blobs: Sequence[BlobUse],
-        *,
-        at: int,
-        resolved: e.VersionResolved | None = None,
-        taken: Taken | None = None,
-    ) -> bool:
-        """Create a run durably, perhaps with what another one has done, unless there is one with this id. Return whether that was
-        done."""
-        was_wanted = run_id in self._holding.wanted
-        while True:
-            await self._until_joined()
-            driver = self._holding.drivers.get(run_id)
-            is_there = driver is not None
-            if driver is None:
-                claim = Claim(engine_id=self.engine_id)
-                driver = begin(
-                    run_id,
-                    created,
-                    prepared,
-                    self._machinery,
-                    claim,
-                    on_gone=self._holding.forget,
-                    at=at,
-                    resolved=resolved,
-                    taken=taken,
-                )
-                self._drive(driver)
-                driver.use_blobs(blobs)
-            try:
-                # Also of a driver that is there: what it holds counts, and may be acknowledged, once it is durable.
-                await driver.until_claimed()
-            except NotOurs as refusal:
-                if not isinstance(refusal.outcome, RunExists):
-                    continue  # whether it was created shows when it is tried again
-                is_there = True
-                if not was_wanted:  # nobody has asked for the run that is there, unless it is the same
-                    self._holding.wanted.discard(run_id)
-            return not is_there
-
-    async def take_as_begun(self, run_id: RunId, created: e.RunCreated) -> None:
-        """Have a run that is there already stand for one that was to be begun. Raises RunIdTaken if it was begun differently."""
-        await self._require_same(Run[Any](self, run_id), created)
-        await self.commanded(run_id)
-
-    async def _start_by_name(
-        self, run_id: RunId, workflow: str, inputs: Mapping[str, e.Encoded], decode: Decode
-    ) -> None:
-        """Start a run for a node of another one, unless that was done before: perhaps by a process in which the workflow had
-        another version, or other defaults. What has become of that run since, archived or deleted, makes no difference."""
-        known = self._catalogue.workflow(workflow)
-        assert known is not None, "a run whose workflows are not here is left to others"
-        given = {name: decode(value, known.input_types.get(name, Any)) for name, value in inputs.items()}
-        try:
-            await self.start(known, run_id=run_id, inputs=given)
-        except RunArchived:
-            archived = await self._store.load_archive(run_id)
-            if archived is not None and archived.workflow != workflow:
-                raise
-        except RunIdTaken as taken:
-            there = await Run[Any](self, run_id).state()
-            is_other = any(f"input {name!r}" in taken.differing for name in given)
-            if there.workflow != workflow or (is_other and await self._store.load_deletion(run_id) is None):
-                raise
 
     async def get(self, run_id: str) -> Run[Any]:
         """Return the run with this id, whoever drives it."""
@@ -422,8 +254,8 @@ class Engine(Keeping, Retention, Telling, Versions):
         stored = await self.store.load_run(run_id)
         return None if stored is None or stored.owner is not None else self._holding.left_alone(stored)
 
-    def _handle(self, run_id: RunId) -> Run[Any]:
-        return Run(self, run_id)
+    def _handle(self, run_id: RunId, output_type: Any = Any) -> Run[Any]:
+        return Run(self, run_id, output_type)
 
     def driver_of(self, run_id: RunId) -> Driver | None:
         """Return what drives the run, if this engine does."""
@@ -691,24 +523,6 @@ class Engine(Keeping, Retention, Telling, Versions):
         is_ours = is_ours or self.hub.is_watched(run_id)  # also one that rests: somebody here waits for it
         if is_ours and not self._takeovers.is_asking(run_id):
             await self.adopt(run_id, owned_as or dead_owner, probation=self._probation)
-
-    async def _require_same(self, run: Run[Any], created: e.RunCreated) -> None:
-        """A run with this id is there: it must have been started in the same way."""
-        there = await self._as_begun(await run.state(), created)
-        differing = [what async for what in differences(there, created, self.values)]
-        if created.forked_from is not None and await run.forked_from() != created.forked_from:
-            differing.append("the run or the place from which it was forked")
-        if differing:
-            raise RunIdTaken(run.run_id, differing)
-
-    async def _as_begun(self, there: RunState, created: e.RunCreated) -> RunState:
-        """Return a run with the version from which it was started, if that is the one in question: it may follow another now."""
-        if there.graph_hash == created.graph_hash or there.audit is not None:
-            return there
-        for entry in await self.store.load_events(there.run_id, after=Seq(0), limit=1):
-            if isinstance(entry.event, e.RunCreated) and entry.event.graph_hash == created.graph_hash:
-                return replace(there, version=entry.event.version, graph_hash=created.graph_hash)
-        return there
 
     async def _news_elsewhere(self, changed: asyncio.Event) -> None:
         """Other processes' changes are heard by `Listening`; this only bounds the wait."""
