@@ -21,8 +21,10 @@ from bench.venvs import NotInstalled, python_for
 from bench.workloads import KILLED_AT, WORKLOADS, Measurement, Size, Task
 
 QUICK_SHARE = 0.1
-# No peer calls home from a benchmark.
-SILENT = {
+SURROUNDINGS = {
+    # Who starts a program twice finds it compiled, as anybody's is who uses it.
+    "PYTHONDONTWRITEBYTECODE": "",
+    # No peer calls home from a benchmark.
     "DO_NOT_TRACK": "1",
     "LANGSMITH_TRACING": "false",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -137,7 +139,7 @@ def _spawn(python: Path, task: Task, bench: Bench) -> tuple[int, str]:
         child = subprocess.Popen(
             [python, "-m", "bench.child", task.to_json()],
             cwd=task.workdir,
-            env={**os.environ, **SILENT, "PYTHONPATH": str(PROJECT)},
+            env={**os.environ, **SURROUNDINGS, "PYTHONPATH": str(PROJECT)},
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
