@@ -37,7 +37,7 @@ from perdure.engine.recording.hub import Hub
 from perdure.engine.recording.machinery import Machinery
 from perdure.engine.recording.trail import Trail
 from perdure.engine.runs.run import Run
-from perdure.engine.runs.starting import Starting
+from perdure.engine.runs.starts import Starting
 from perdure.engine.runs.telling import Telling, chosen_statuses
 from perdure.engine.settings import EngineSettings
 from perdure.engine.starting.versions import Versions

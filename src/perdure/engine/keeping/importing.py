@@ -20,7 +20,7 @@ from perdure.clock import Clock
 from perdure.engine.driving.sending import PAUSE
 from perdure.engine.keeping.exporting import birth_of
 from perdure.engine.keeping.transfer import Transfer
-from perdure.engine.starting.starting import checked_run_id
+from perdure.engine.starting.beginning import checked_run_id
 from perdure.engine.stored.dumping import readable_graph
 from perdure.engine.stored.verification import verify_dump
 from perdure.errors import BundleDamaged, ImportConflict, ProgramError, RunArchived

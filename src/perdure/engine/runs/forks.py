@@ -10,8 +10,8 @@ import msgspec
 
 from perdure.engine.driving.catalogue import Prepared
 from perdure.engine.runs.restores import Restores
+from perdure.engine.starting.beginning import checked_run_id, creation
 from perdure.engine.starting.inputs import check_inputs, stream_inputs
-from perdure.engine.starting.starting import checked_run_id, creation
 from perdure.engine.stored.past import stored_at
 from perdure.errors import CannotContinue, RunNotFound, TypesMissing
 from perdure.graph.declare import declared_workflows

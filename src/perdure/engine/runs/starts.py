@@ -17,9 +17,9 @@ from perdure.engine.owning.holding import Holding
 from perdure.engine.recording.machinery import Machinery
 from perdure.engine.runs.run import Run
 from perdure.engine.runs.tags import checked_tags
+from perdure.engine.starting.beginning import begin, checked_run_id, creation, differences, run_settings
 from perdure.engine.starting.choosing import choose
 from perdure.engine.starting.inputs import check_inputs
-from perdure.engine.starting.starting import begin, checked_run_id, creation, differences, run_settings
 from perdure.errors import LogNotWhole, RunArchived, RunError, RunIdTaken
 from perdure.graph.declare import Workflow
 from perdure.graph.model import Graph
