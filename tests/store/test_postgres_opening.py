@@ -20,6 +20,7 @@ from perdure.errors import (
     StoreTooNew,
     StoreUnavailable,
 )
+from perdure.store.opening import holds_password, open_store
 from perdure.store.postgres.address import parse_url
 from perdure.store.postgres.failures import Trouble, translate, trouble_of
 from perdure.store.postgres.store import open_postgres
@@ -136,7 +137,10 @@ def test_urls_are_read(url: str, dsn: str | None, pooled: bool) -> None:
     assert address.pooled is pooled
 
 
-@pytest.mark.parametrize("url", ["sqlite:///x", "postgresql://h/d?pgbouncer=perhaps"])
+@pytest.mark.parametrize(
+    "url",
+    ["sqlite:///x", "postgresql://h/d?pgbouncer=perhaps", "postgresql://u:a@b:1/c@h/d", "postgresql://u:a@b?c@h/d"],
+)
 def test_urls_that_mean_nothing_are_refused(url: str) -> None:
     with pytest.raises(StoreUnavailable):
         parse_url(url)
@@ -146,6 +150,28 @@ def test_an_option_may_have_an_at_sign() -> None:
     url = "postgresql://h/d?user=app@cloud"
 
     assert parse_url(url).where == "postgresql://h/d?user=app%40cloud"
+
+
+@pytest.mark.parametrize(
+    ("url", "holds"),
+    [
+        ("sqlite:///perdure.db", False),
+        ("postgresql://ann@h/d?user=app%40cloud", False),
+        ("postgresql://ann:s3cret@h/d", True),
+        ("postgresql://ann@h/d?password=s3cret", True),
+        ("postgresql://ann:s3/cret@h/d", True),
+    ],
+)
+def test_it_is_known_which_urls_must_not_be_shown(url: str, holds: bool) -> None:
+    assert holds_password(url) is holds
+
+
+@pytest.mark.parametrize("url", ["ann:s3cret@h:5432/d", "postgres//ann:s3cret@h/d", "s3cret@ann:h://d"])
+async def test_a_password_is_not_told_of_what_is_no_url(url: str) -> None:
+    with pytest.raises(StoreUnavailable) as caught:
+        await open_store(url)
+
+    assert "s3cret" not in str(caught.value)
 
 
 async def test_a_missing_driver_is_said_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

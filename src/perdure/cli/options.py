@@ -12,7 +12,6 @@ from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
-from urllib.parse import urlsplit
 
 import click
 import msgspec
@@ -21,7 +20,7 @@ from click.core import ParameterSource
 from perdure.cli.entry import JSON_OPTION
 from perdure.dispatch.printing import outlive_readers
 from perdure.ids import is_text
-from perdure.store.opening import DEFAULT_URL
+from perdure.store.opening import DEFAULT_URL, holds_password
 
 COMMAND_LINE = "command line"
 """Who has said something to a run, if nobody else is named."""
@@ -42,7 +41,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
     def command(self, *words: str) -> str:
         """Return a command line on the same store, for a person to type. It never shows a password."""
-        store = ("--store", self.url if not urlsplit(self.url).password else "URL") if self.is_given else ()
+        store = ("--store", "URL" if holds_password(self.url) else self.url) if self.is_given else ()
         return shlex.join(("perdure", *words, *store))
 
 

@@ -26,11 +26,24 @@ async def open_store(url: str, *, project_id: str = DEFAULT_PROJECT, clock: Cloc
 
             return await open_postgres(url, project_id=project_id, clock=clock)
         case _:
-            meant = f"sqlite:///{url}" if "://" not in url and url else "sqlite:///perdure.db"
-            shown = url if "://" not in url else f"{scheme}://…"  # what follows may hold a password
+            is_path = url and "://" not in url and "@" not in url
+            meant = f"sqlite:///{url}" if is_path else DEFAULT_URL
+            shown = url if is_path or not url else f"{scheme}://…" if "@" not in scheme else "…"  # no password
             raise StoreUnavailable(
                 f"{shown!r} names no store that perdure knows. Write {meant} for a file, or postgresql://user@host/database."
             )
+
+
+def holds_password(url: str) -> bool:
+    """Whether a URL must not be shown to people."""
+    if url.startswith("sqlite:"):
+        return False
+    from perdure.store.postgres.address import parse_url
+
+    try:
+        return parse_url(url).has_secret
+    except StoreUnavailable:
+        return True
 
 
 def is_there(url: str) -> bool:

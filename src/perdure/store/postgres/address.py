@@ -26,6 +26,8 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     """What people are told: no password in it."""
     pooled: bool = False
     """Behind PgBouncer in transaction mode: neither settings nor prepared statements outlive a transaction, nobody listens."""
+    has_secret: bool = False
+    """There is a password in it, or where one is kept."""
     names_program: bool = False
     """The URL says itself under which name the server should list the connection."""
 
@@ -39,7 +41,7 @@ def parse_url(url: str) -> Address:
     if parts.scheme not in ("postgresql", "postgres"):
         raise StoreUnavailable("This is no PostgreSQL URL. Write postgresql://user@host/database.")
     options = parse_qsl(parts.query, keep_blank_values=True)
-    if "@" not in parts.netloc and any("@" in text for text in (parts.path, parts.fragment, *dict(options))):
+    if any("@" in text for text in (parts.path, parts.fragment, *dict(options))):
         # A password went on after what looks like the end of the host.
         raise StoreUnavailable(f"The PostgreSQL URL has an @ behind its host. {_ENCODED}")
     _require_ports(parts.netloc)
@@ -52,6 +54,7 @@ def parse_url(url: str) -> Address:
         dsn=urlunsplit(parts._replace(query=query)),
         where=urlunsplit(parts._replace(netloc=_without_password(parts.netloc), query=shown)),
         pooled=any(value in _YES for value in pooled),
+        has_secret=bool(parts.password) or any(name in _SECRET for name, _ in options),
         names_program=any(name == "application_name" for name, _ in options),
     )
 
