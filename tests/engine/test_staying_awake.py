@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
+import threading
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -95,8 +95,17 @@ async def test_it_does_not_if_the_loop_itself_is_at_work(postgres: Store, rounds
     assert await rounds_of(within, rounds, lambda drafts: [poised(drafts[0], 0)]) == 0
 
 
+MAY_END = threading.Event()
+
+
 @node
 async def on_the_loop(n: int) -> int:
+    return n + 1
+
+
+@node
+async def last_on_the_loop(n: int) -> int:
+    MAY_END.set()
     return n + 1
 
 
@@ -107,7 +116,7 @@ def in_a_thread(n: int) -> int:
 
 @node
 def long_in_a_thread(n: int) -> int:
-    time.sleep(0.5)
+    assert MAY_END.wait(timeout=30)
     return n
 
 
@@ -118,7 +127,7 @@ def long_alone(n: int) -> int:
 
 @workflow
 def on_the_loop_again(n: int) -> int:
-    return on_the_loop(on_the_loop(on_the_loop(n)))
+    return last_on_the_loop(on_the_loop(on_the_loop(n)))
 
 
 @workflow
@@ -128,18 +137,20 @@ def in_threads_again(n: int) -> int:
 
 @workflow
 def beside_another(n: int) -> list[int]:
-    return [on_the_loop(on_the_loop(on_the_loop(n))), long_in_a_thread(n)]
+    return [last_on_the_loop(on_the_loop(on_the_loop(n))), long_in_a_thread(n)]
 
 
 async def test_a_body_that_is_at_work_meanwhile_has_the_processor_to_itself(postgres_url: str, rounds: Rounds) -> None:
     async with Engine(postgres_url) as engine:
+        MAY_END.clear()
         same = await engine.start(beside_another, n=0)
         assert await same.result() == [3, 0]
+        MAY_END.clear()
         long = await engine.start(long_alone, n=0)
         other = await engine.start(on_the_loop_again, n=0)
         assert await other.result() == 3
-        assert rounds.number == 0
         assert await long.result() == 0
+        assert rounds.number == 0
 
 
 async def test_bodies_in_threads_keep_nobody_awake_and_those_on_the_loop_do(postgres_url: str, rounds: Rounds) -> None:
