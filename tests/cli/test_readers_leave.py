@@ -150,6 +150,11 @@ def test_commands_that_check_or_do_something_end_with_their_own_code_whoever_rea
             "delete nosuch --yes",
             "show nosuch --json",
             "show nosuch 2>&1",
+            "show --nosuch 2>&1",
+            "show --nosuch --json",
+            "nosuch 2>&1",
+            "nosuch --json",
+            "--help",
         )
     }
 
@@ -159,23 +164,54 @@ def test_commands_that_check_or_do_something_end_with_their_own_code_whoever_rea
         "delete nosuch --yes": "2",
         "show nosuch --json": "2",
         "show nosuch 2>&1": "2",
+        "show --nosuch 2>&1": "2",
+        "show --nosuch --json": "2",
+        "nosuch 2>&1": "2",
+        "nosuch --json": "2",
+        "--help": "0",
     }
+
+
+def test_what_a_command_has_to_show_is_there_also_if_nobody_reads_what_it_warns_of(cli: Cli):
+    cli.write("flow.py", TALKING.format(options=""))
+    cli.write("open", "")
+    cli("run", "flow.py", "--run-id", "r1", "--journal", "audit")
+    warned = cli("events", "r1")
+
+    done = in_a_shell(cli, "events r1 2>&1 >events.txt | true; echo ${PIPESTATUS[0]}")
+
+    assert warned.stderr
+    assert done.stdout == "0\n"
+    assert (cli.folder / "events.txt").read_text() == warned.stdout
 
 
 # Nowhere to write to
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+@pytest.mark.parametrize("errors_too", [False, True])
 @PLACES
-def test_a_run_goes_on_when_there_is_no_room_for_what_it_prints(cli: Cli, options: str):
+def test_a_run_goes_on_when_there_is_no_room_for_what_it_prints(cli: Cli, options: str, errors_too: bool):
     cli.write("flow.py", TALKING.format(options=options))
+    cli.write("open", "")
+
+    done = in_a_shell(cli, "run flow.py --run-id r1 > /dev/full" + " 2>&1" * errors_too)
+
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("not all output can be written (No space left on device)") == (not errors_too)
+    assert cli.json("show", "r1")["outputs"] == {"output": "done"}
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+def test_a_run_goes_on_when_there_is_no_room_for_what_it_prints_as_errors_on_standard_output(cli: Cli):
+    cli.write("flow.py", "import sys\nsys.stderr = sys.stdout\n" + TALKING.format(options=""))
     cli.write("open", "")
 
     done = in_a_shell(cli, "run flow.py --run-id r1 > /dev/full")
 
     assert done.returncode == 0
-    assert "Traceback" not in done.stderr
-    assert done.stderr.count("not all output can be written (No space left on device)") >= 1
+    assert "not all output can be written" in done.stderr
     assert cli.json("show", "r1")["outputs"] == {"output": "done"}
 
 
@@ -196,3 +232,16 @@ def test_what_is_printed_goes_nowhere_if_standard_streams_are_closed(cli: Cli, c
     assert done.returncode == 0
     assert cli.json("show", "r1")["outputs"] == {"output": "done"}
     assert cli("verify", "r1").returncode == 0  # and not into the database
+
+
+def test_a_script_whose_standard_errors_are_closed_runs_as_any_other(cli: Cli):
+    cli.write("flow.py", TALKING.format(options=""))
+    cli.write("open", "")
+    cli.write("wrapper.sh", f"{shlex.join(PERDURE)} run flow.py --run-id r1\n")
+
+    done = subprocess.run(  # the shell reads the script through the descriptor that is free, which is that of errors
+        ["/bin/bash", "-c", "bash wrapper.sh 2>&-"], cwd=cli.folder, env=cli.environment, timeout=30, check=False
+    )
+
+    assert done.returncode == 0
+    assert cli.json("show", "r1")["outputs"] == {"output": "done"}

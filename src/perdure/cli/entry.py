@@ -6,6 +6,7 @@ Commands are imported one at a time, when they are used, so that asking for help
 from __future__ import annotations
 
 import errno
+import fcntl
 import io
 import logging
 import os
@@ -120,7 +121,10 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:  # before click makes a failure of it
-            return _exit_code_for(error)
+            if ctx.invoked_subcommand not in SECTIONS["Look"]:
+                return _exit_code_of_bug(error)
+            _give_up(sys.stdout)
+            return 0
         except PerdureError as error:
             outlive_readers()
             tell_error(error.code, str(error))
@@ -144,8 +148,9 @@ def commands(ctx: click.Context) -> None:
       perdure run flow.py --input name=Ada
       perdure show RUN
     """
-    if ctx.invoked_subcommand not in SECTIONS["Look"]:
-        outlive_readers()  # what is done, and the exit code, are wanted also where nobody reads of it
+    if ctx.invoked_subcommand in SECTIONS["Look"]:
+        # Nothing is wanted of it where nobody reads it; of what is done and checked, at least the exit code is.
+        sys.stdout = ctx.obj
 
 
 def main() -> NoReturn:
@@ -153,7 +158,9 @@ def main() -> NoReturn:
     _open_streams()
     _prepare_streams()
     _prepare_warnings()
-    sys.exit(_exit_code())
+    output = sys.stdout
+    outlive_readers()
+    sys.exit(_exit_code(output))
 
 
 def tell_error(code: str, message: str) -> None:
@@ -170,10 +177,11 @@ def _tell_document(code: str, message: str) -> None:
         click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2))
 
 
-def _exit_code() -> int:
+def _exit_code(output: TextIO) -> int:
     try:
-        return int(commands.main(prog_name="perdure", standalone_mode=False) or 0)
+        return int(commands.main(prog_name="perdure", standalone_mode=False, obj=output) or 0)
     except click.ClickException as error:
+        outlive_readers()
         _tell_document("wrong_use", error.format_message())
         error.show()
         return error.exit_code
@@ -186,10 +194,6 @@ def _exit_code() -> int:
 
 
 def _exit_code_for(error: OSError) -> int:
-    if error.errno == errno.EPIPE:
-        # Whoever read our output has left: there is nobody to tell.
-        _give_up(sys.stdout, sys.stderr)
-        return 0
     if error.errno in _NO_ROOM and error.filename is None:
         _give_up(sys.stdout)
         tell_error("wrong_use", f"The output cannot be written ({error.strerror}).")
@@ -203,11 +207,9 @@ def _exit_code_for(error: OSError) -> int:
     return Exit.WRONG_USE
 
 
-def _give_up(*streams: TextIO) -> None:
+def _give_up(stream: TextIO) -> None:
     """Let what is left of the output go nowhere; Python would try to write it when it ends."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in streams:
-        os.dup2(nowhere, stream.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _exit_code_of_bug(error: Exception) -> int:
@@ -219,12 +221,27 @@ def _exit_code_of_bug(error: Exception) -> int:
 def _open_streams() -> None:
     """Let standard streams that are closed lead nowhere: else the next file that is opened, a database perhaps, has the number of
     one of them, and what programs print goes into it."""
-    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest that is free, which is this one
+    for number, name, mode, useless in (
+        (0, "stdin", "r", os.O_WRONLY),
+        (1, "stdout", "w", os.O_RDONLY),
+        (2, "stderr", "w", os.O_RDONLY),
+    ):
+        if _mode_of(number) in (None, useless):
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            if nowhere != number:  # it is the lowest that is free, which often is this one
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+            os.set_inheritable(number, True)
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
+def _mode_of(number: int) -> int | None:
+    """Return what a descriptor can be used for; None if it is closed. A shell that was told to close one may have put the script
+    that it reads in its place."""
+    try:
+        return fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE
+    except OSError:
+        return None
 
 
 def _prepare_streams() -> None:

@@ -10,6 +10,7 @@ import errno
 import io
 import os
 import sys
+from contextlib import suppress
 from typing import Any, TextIO
 
 _STANDARD_ERROR = 2
@@ -68,4 +69,8 @@ class _Descriptor(io.FileIO):
     def _complain(self, error: OSError) -> None:
         if not self._has_complained and self.fileno() != _STANDARD_ERROR:
             self._has_complained = True
-            sys.stderr.write(f"perdure: not all output can be written ({error.strerror}); all else goes on\n")
+            told = f"perdure: not all output can be written ({error.strerror}); all else goes on\n"
+            with suppress(
+                OSError
+            ):  # past the streams of Python: programs may have put this one in the place of the other
+                os.write(_STANDARD_ERROR, told.encode())
