@@ -284,7 +284,7 @@ def test_a_run_that_another_process_drives_is_watched_and_left_to_it(cli: Cli):
     cli.write("open", "")
     driving.communicate(timeout=30)
 
-    assert said[-1].rstrip() == "run r1 of gated, version 1: another process drives it, and is watched"
+    assert said[-1].rstrip() == "run r1 of gated, version 1, driven by another process, watched here"
     assert "watched no longer; run r1 goes on in another process" in left
     assert "follow: perdure events r1 --follow" in left
     assert "stopped" not in left
@@ -338,3 +338,22 @@ def test_an_error_that_a_group_of_errors_led_to_is_shown_itself(cli: Cli, clause
     assert "RuntimeError: all of it" in done.stdout
     assert 'flow.py", line 14, in both\n      raise RuntimeError' in done.stdout
     assert "number 8" not in done.stdout
+
+
+@pytest.mark.slow
+def test_who_has_taken_a_run_over_and_leaves_it_at_once_is_told_how_to_go_on(cli: Cli):
+    cli.write("flow.py", GATED)
+    first = cli.start("run", "flow.py", "--run-id", "r1")
+    read_until(first, "gate started")
+    second = cli.start("resume", "r1")
+    read_until(second, "watched here")
+    first.kill()
+    read_until(second, "gate started (attempt 2)")
+
+    second.send_signal(signal.SIGINT)
+    read_until(second, "again to stop at once")
+    second.send_signal(signal.SIGINT)
+    output, _ = second.communicate(timeout=30)
+
+    assert second.returncode == 130
+    assert output == "stopped; run r1 is kept as it is\ncontinue: perdure resume r1\n"

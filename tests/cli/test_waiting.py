@@ -132,7 +132,7 @@ def test_a_list_says_what_runs_wait_for(flow: Cli):
     listed = flow("list").stdout.splitlines()
 
     assert listed[0].split() == ["RUN", "WORKFLOW", "STATUS", "STARTED", "TOOK", "WHY"]
-    assert listed[1].partition("asks ")[2].startswith("'Quick!', until ")
+    assert listed[1].partition("asks ")[2].startswith("'Quick!'; wakes at ")
     assert listed[2].endswith("asks 'Publish this?'")
     assert [run["run_id"] for run in flow.json("list", "--status", "awaiting_input")] == ["r2", "r1"]
     assert flow.json("list")[0]["wake_at"] is not None
@@ -169,6 +169,7 @@ def invoice() -> int:
 """
 
 
+@pytest.mark.slow
 def test_a_run_that_waits_for_a_signal_is_left_also_if_it_waits_for_some_time_only(cli: Cli):
     cli.write("flow.py", AWAITING.format(timeout=14 * 86_400))
 
@@ -191,11 +192,11 @@ from perdure import Context, node, workflow
 
 @node
 async def payment(ctx: Context) -> int:
-    return await ctx.wait_for("paid", schema=int, timeout=14 * 86_400)
+    return await {wait}
 
 @node
 async def naps(ctx: Context) -> int:
-    await ctx.sleep(seconds=6)
+    await ctx.sleep(seconds=12)  # so long that the run rests meanwhile
     return 1
 
 @node
@@ -209,23 +210,44 @@ def invoice() -> tuple[int, int]:
 
 
 @pytest.mark.slow
-def test_a_run_that_sleeps_in_one_place_is_stayed_with_while_it_waits_for_a_signal_in_another(cli: Cli):
-    cli.write("flow.py", BESIDE)
+@pytest.mark.parametrize(
+    ("wait", "rests", "command"),
+    [
+        (
+            'ctx.wait_for("paid", schema=int, timeout=14 * 86_400)',
+            "run suspended: waits for signal 'paid'; wakes at ",
+            "send signal 'paid': perdure signal r1 paid VALUE",
+        ),
+        ('ctx.ask("Fine?", schema=int)', "run awaits input: asks 'Fine?'; wakes at ", "answer 'Fine?': perdure answer"),
+    ],
+    ids=["signal", "question"],
+)
+def test_a_run_that_sleeps_in_one_place_is_stayed_with_while_it_waits_for_somebody_in_another(
+    cli: Cli, wait: str, rests: str, command: str
+):
+    cli.write("flow.py", BESIDE.replace("{wait}", wait))
 
     done = cli("run", "flow.py", "--run-id", "r1")
 
     assert done.returncode == 3
+    lines = done.stdout.splitlines()
+    place = {
+        text: next(index for index, line in enumerate(lines) if text in line)
+        for text in (rests, command, "naps completed")
+    }
+    assert place[rests] < place[command] < place["naps completed"]
     nodes = {node["id"]: node["status"] for node in cli.json("show", "r1")["nodes"]}
     assert (nodes["naps"], nodes["after"], nodes["payment"]) == ("completed", "completed", "suspended")
 
 
 @pytest.mark.slow
 def test_a_process_that_stays_with_a_signal_goes_on_when_its_time_is_over(cli: Cli):
-    cli.write("flow.py", AWAITING.format(timeout=0.5))
+    cli.write("flow.py", AWAITING.format(timeout=12))
 
     done = cli("run", "flow.py", "--run-id", "r1", "--stay")
 
     assert done.returncode == 1
+    assert "run suspended: waits for signal 'paid'" in done.stdout
     assert "TimeoutError" in done.stdout
 
 

@@ -15,6 +15,7 @@ from perdure.cli.options import Place
 from perdure.cli.plainly import Lines
 from perdure.cli.questions import read_answer, schema_words
 from perdure.cli.timeline import timeline_of
+from perdure.cli.watch import Watch
 from perdure.graph.constants import schema_of
 from perdure.ids import BranchId, Epoch, EventId, NodeId, Seq
 from perdure.journal import events as e
@@ -125,11 +126,17 @@ def test_a_run_that_was_paused_says_so():
     assert any("it was paused" in line for line in log.drawn())
 
 
-def picture_of(log: Log, *, place: Place | None = None) -> list[str]:
+def watch_of(log: Log, *, stays: bool) -> Watch:
+    watch = log.watch()
+    watch.stays = stays
+    return watch
+
+
+def picture_of(log: Log, *, place: Place | None = None, stays: bool = False) -> list[str]:
     console = Console(file=io.StringIO(), force_terminal=True, width=100, height=30, highlight=False)
     picture = Picture(console, place=place)
     try:
-        return [line.plain for line in picture.lines(log.watch())]
+        return [line.plain for line in picture.lines(watch_of(log, stays=stays))]
     finally:
         picture.close()
 
@@ -150,14 +157,14 @@ def test_the_live_picture_shows_a_body_that_waits_as_waiting():
 def test_whoever_stays_is_shown_what_to_do_as_long_as_the_run_waits(capsys: pytest.CaptureFixture[str]):
     log = hibernated()
 
-    shown = picture_of(log, place=PLACE)
-    Lines(place=PLACE).heard(log.watch(), log.entries)
+    shown = picture_of(log, place=PLACE, stays=True)
+    Lines(place=PLACE).heard(watch_of(log, stays=True), log.entries)
     later = resumed()
 
     assert shown[-1].strip() == "answer 'Sure?': perdure answer r1 JSON"
     assert capsys.readouterr().out.splitlines()[-1] == "answer 'Sure?': perdure answer r1 JSON"
-    assert not any("perdure answer" in line for line in picture_of(hibernated()))
-    assert not any("perdure answer" in line for line in picture_of(later, place=PLACE))
+    assert not any("perdure answer" in line for line in picture_of(hibernated(), place=PLACE))
+    assert not any("perdure answer" in line for line in picture_of(later, place=PLACE, stays=True))
 
 
 @pytest.mark.parametrize(

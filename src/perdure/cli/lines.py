@@ -5,7 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from perdure.cli.words import counted, duration, error_line, fitted, item_names, plain, time_of_day, until, value_line
+from perdure.cli.words import (
+    counted,
+    duration,
+    error_line,
+    fitted,
+    item_names,
+    plain,
+    time_of_day,
+    until,
+    value_line,
+    waking,
+)
 from perdure.engine.driving.waiting import DEADLINE
 from perdure.ids import NodeId
 from perdure.journal import events as e
@@ -162,7 +173,8 @@ def _what_of_run(event: e.Event, at: int) -> str:
         case e.RunQuarantined():
             return f"quarantined{_because(event.reason)}"
         case e.RunSuspended():
-            return f"{'awaits input' if event.awaiting_input else 'suspended'}{_because(event.reason)}{_until(event.wake_at, at)}"
+            status = "awaits input" if event.awaiting_input else "suspended"
+            return f"{status}{_because(event.reason)}{waking(event.reason, event.wake_at, now=at)}"
         case e.SignalReceived():
             return f"received signal {plain(repr(event.name))}: {fitted(value_line(event.value), MOST_VALUE)}"
         case e.StageStarted() | e.StageCompleted():

@@ -49,7 +49,7 @@ class Picture:
     def __init__(
         self, console: Console | None = None, clock: Clock | None = None, *, place: Place | None = None
     ) -> None:
-        """With a `place`, the commands that end what the run waits for are shown."""
+        """With a `place`, the commands that end what the run waits for are shown of one that is stayed with."""
         self._place = place
         self._console = console or Console(highlight=False)
         self._clock = clock or SystemClock()
@@ -89,7 +89,7 @@ class Picture:
         yield self._summary(watch)
         if line := self._forecast.line(watch):
             yield self._fitted(Text(f"  {line}", "dim"))
-        if self._place is not None:
+        if self._place is not None and watch.is_stayed_with:
             for why, command in how_to_end(watch.run_id, watch.awaited(), self._place):
                 yield Text("  ").append(f"{why}: ", "dim").append(command)
         if self._notice:

@@ -16,7 +16,7 @@ from perdure.cli.results import next_steps
 from perdure.cli.stores import holding, opened
 from perdure.cli.terminal import Paper, Pen, paper
 from perdure.cli.waits import what_is_awaited
-from perdure.cli.words import cells, counted, day_and_time, duration, fitted, padded, plain, time_of_day, until
+from perdure.cli.words import cells, counted, day_and_time, duration, fitted, padded, plain, time_of_day, waking
 from perdure.clock import SystemClock
 from perdure.engine.inspect import (
     events_of,
@@ -248,7 +248,7 @@ def _why(run: RunSummary) -> str:
     """Return why a run rests, or what it waits for."""
     if run.status in MOVING or run.status in TERMINAL:
         return ""
-    limit = "" if run.wake_at is None else f", until {until(run.wake_at, now=SystemClock().now_micros())}"
+    limit = waking(run.reason, run.wake_at, now=SystemClock().now_micros())
     return fitted(f"{plain(run.reason)}{limit}", MOST_WHY)
 
 

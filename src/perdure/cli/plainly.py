@@ -42,8 +42,8 @@ class Lines:
     interval_seconds = 5.0
 
     def __init__(self, clock: Clock | None = None, *, place: Place | None = None, head: str = "") -> None:
-        """With a `place`, the commands that end what the run waits for are told whenever it comes to rest. The `head` is told
-        before all else."""
+        """With a `place`, the commands that end what the run waits for are told whenever it comes to rest and is stayed with. The
+        `head` is told before all else."""
         self._place = place
         self._head = head
         self._clock = clock or SystemClock()
@@ -62,11 +62,8 @@ class Lines:
         for entry in entries:
             if entry.seq > watch.known and is_news(entry.event) and not self._is_one_of_many(entry.event):
                 say(line_of(entry) + self._done(watch, entry.event))
-        if (
-            self._place is not None
-            and any(isinstance(entry.event, e.RunSuspended) for entry in entries)
-            and watch.rests
-        ):
+        has_come_to_rest = watch.rests and any(isinstance(entry.event, e.RunSuspended) for entry in entries)
+        if self._place is not None and has_come_to_rest and watch.is_stayed_with:
             for why, command in how_to_end(watch.run_id, watch.awaited(), self._place):
                 say(f"{why}: {command}")
 

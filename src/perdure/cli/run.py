@@ -36,7 +36,7 @@ from perdure.cli.words import plain
 from perdure.engine.engine import Engine
 from perdure.engine.inspect import RunReport, find_run, load_graph, load_run, report_run
 from perdure.engine.owning.leases import is_alive
-from perdure.errors import JournalDamaged, StoreError, TypesChanged
+from perdure.errors import JournalDamaged, TypesChanged
 from perdure.graph.declare import declared_types
 from perdure.graph.model import Graph
 from perdure.graph.source import closure_of
@@ -311,20 +311,14 @@ async def attend(
     signal: int | None = None
     if run.status not in TERMINAL or known < run.last_seq:  # else there is nothing to be seen
         is_watched = await _is_elsewhere(engine, stored)
-        display = _display(run, place if stay else None, as_json=as_json, is_watched=is_watched)
+        display = _display(run, place, as_json=as_json, is_watched=is_watched)
 
-        def give_up() -> None:
-            display.close()
-            for line in _left(run, place, paper(), is_elsewhere=is_watched) if not as_json else ():
+        def give_up(is_elsewhere: bool) -> None:
+            for line in _left(run, place, paper(), is_elsewhere=is_elsewhere) if not as_json else ():
                 say(line)
 
         try:
-            signal = await drive(
-                engine, run_id, display, known=known, rested_at=rested_at, stays=stay, before_end=give_up
-            )
-        except StoreError:
-            give_up()
-            raise
+            signal = await drive(engine, run_id, display, known=known, rested_at=rested_at, stays=stay, give_up=give_up)
         finally:
             display.close()
     stored = await load_run(engine.store, run_id)
@@ -343,7 +337,7 @@ async def _is_elsewhere(engine: Engine, stored: StoredRun) -> bool:
     return is_anothers and await is_alive(engine.store, stored.owner)
 
 
-def _display(run: RunState, place: Place | None, *, as_json: bool, is_watched: bool) -> Display:
+def _display(run: RunState, place: Place, *, as_json: bool, is_watched: bool) -> Display:
     if as_json:
         return Silence()
     if paper().is_live:
@@ -351,7 +345,7 @@ def _display(run: RunState, place: Place | None, *, as_json: bool, is_watched: b
         from perdure.cli.live import Picture
 
         return Picture(place=place)
-    watching = ": another process drives it, and is watched" if is_watched else ""
+    watching = ", driven by another process, watched here" if is_watched else ""
     return Lines(place=place, head=f"run {run.run_id} of {run.workflow}, version {run.version}{watching}")
 
 

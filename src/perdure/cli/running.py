@@ -26,13 +26,13 @@ from perdure.engine.stored.following import LAST_EVENTS_SECONDS
 from perdure.engine.stored.past import log_until
 from perdure.engine.stored.progress import load_estimator
 from perdure.engine.streams.live import LiveStreams
-from perdure.errors import EngineStopped
+from perdure.errors import EngineStopped, StoreError
 from perdure.graph.ordering import nodes_in_order
 from perdure.ids import RunId
 from perdure.journal.events import Recorded
 from perdure.journal.lineage import places_gone_back_to
 from perdure.journal.projection import Projection, fold
-from perdure.journal.states import MOVING, TERMINAL, NodeStatus, RunStatus, WaitKind
+from perdure.journal.states import MOVING, TERMINAL
 from perdure.journal.waiting import Waits
 
 TAKE_OVER_SECONDS = 2.0
@@ -55,26 +55,38 @@ async def drive(
     known: int,
     rested_at: int = -1,
     stays: bool = False,
-    before_end: Callable[[], None] | None = None,
+    give_up: Callable[[bool], None] | None = None,
 ) -> int | None:
     """Drive or watch the run until it has ended or, unless one `stays` with it, rests until somebody acts. Return the signal
     that made us leave it before, if one did.
 
     `known` is the last event that need not be shown. A run that rested at event `rested_at` and was asked to go on is
-    waited for until it has. `before_end` is called if a second signal ends the process at once.
+    waited for until it has. `give_up` is called if the process is about to end although the run has not been let go: a second
+    signal has come, or the store cannot be used. It is told whether the run goes on in another process.
     """
     run = (await load_run(engine.store, run_id)).run
     graph = await load_graph(engine.store, run)
     watch = Watch(run_id, () if graph is None else nodes_in_order(graph), known=known, graph=graph)
+    watch.stays = stays
     watch.estimator = await load_estimator(engine.store, run, graph)
+
+    def before_end() -> None:
+        display.close()
+        if give_up is not None:
+            give_up(watch.is_elsewhere)
+
     with (
         engine.hub.watching(run_id) as changed,
         engine.hub.showing(run_id) as shown,
-        _Signals(changed, before_end=before_end or display.close) as signals,
+        _Signals(changed, before_end=before_end) as signals,
     ):
         display.begin()
         kind = _Attendance if run.audit is None else _AuditedAttendance
-        return await kind(engine, watch, display, signals, changed, shown, stays=stays).attend(rested_at)
+        try:
+            return await kind(engine, watch, display, signals, changed, shown).attend(rested_at)
+        except StoreError:
+            before_end()
+            raise
 
 
 class _Attendance:
@@ -88,8 +100,6 @@ class _Attendance:
         signals: _Signals,
         changed: asyncio.Event,
         shown: asyncio.Queue[Flash],
-        *,
-        stays: bool,
     ) -> None:
         self._engine = engine
         self._watch = watch
@@ -97,7 +107,6 @@ class _Attendance:
         self._signals = signals
         self._changed = changed
         self._shown = shown
-        self._stays = stays
         self._clock: Clock = engine.clock
         self._driver: Driver | None = None
         self._looked = float("-inf")
@@ -128,23 +137,11 @@ class _Attendance:
         run = self._watch.run
         if run.status in MOVING or run.status in TERMINAL:
             return run.status in TERMINAL
-        if self._stays or self._moves_by_itself:
+        if self._watch.is_stayed_with:
             return False
         stored = await load_run(self._engine.store, run.run_id)
         has_gone_on = stored.run.last_seq > run.last_seq  # since it was read
         return not has_gone_on and not is_woken(stored, self._clock.now_micros())
-
-    @property
-    def _moves_by_itself(self) -> bool:
-        """Whether something of a run that rests goes on when its time comes. A deadline is no such time: somebody may come before
-        it, and nobody knows when."""
-        run, nodes = self._watch.run, self._watch.projection.nodes.values()
-        if run.status is not RunStatus.SUSPENDED or run.wake_at is None:
-            return False
-        waits = self._watch.awaited().waits
-        is_tried_again = any(node.status is NodeStatus.SCHEDULED and node.due is not None for node in nodes)
-        is_deadline = any(wait.due == run.wake_at for wait in waits)
-        return is_tried_again or not is_deadline or any(wait.kind is WaitKind.SLEEP for wait in waits)
 
     async def _take_up(self) -> None:
         """Drive the run, unless somebody living does."""

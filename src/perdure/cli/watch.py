@@ -20,7 +20,7 @@ from perdure.journal.headway import Headway, Headways
 from perdure.journal.moments import moment_of
 from perdure.journal.pace import Pace
 from perdure.journal.projection import Projection
-from perdure.journal.states import MOVING, TERMINAL, NodeState, NodeStatus, RunState, WaitState
+from perdure.journal.states import MOVING, TERMINAL, WAITING, NodeState, NodeStatus, RunState, WaitKind, WaitState
 
 
 class Shown(msgspec.Struct):
@@ -55,6 +55,8 @@ class Watch:
         self.nodes = nodes
         self.is_elsewhere = False
         """Whether another process drives the run, if anybody does."""
+        self.stays = False
+        """Whether the run is watched until it has ended, however long it rests."""
         self.look: Callable[[], LiveStreams | None] = _nothing
         """Returns how streams flow at this moment, if the run is driven here."""
         self.estimator = Estimator(None, ())
@@ -156,6 +158,21 @@ class Watch:
         """Return a node's status as people see it: a body that waits is not at work, also while it is still in memory."""
         is_waiting = state.status is NodeStatus.RUNNING and state.stream is None and self.waits_of(state.node_id)
         return NodeStatus.SUSPENDED if is_waiting else state.status
+
+    @property
+    def is_stayed_with(self) -> bool:
+        """Whether the run is watched also while it rests."""
+        return self.stays or self._moves_by_itself
+
+    @property
+    def _moves_by_itself(self) -> bool:
+        """Whether something of a run that rests goes on when its time comes, whatever else it waits for. A deadline is no such
+        time: somebody may come before it, and nobody knows when."""
+        if self.run.status not in WAITING:
+            return False
+        nodes = self.projection.nodes.values()
+        is_tried_again = any(node.status is NodeStatus.SCHEDULED and node.due is not None for node in nodes)
+        return is_tried_again or any(wait.kind is WaitKind.SLEEP for wait in self.projection.waits.open())
 
     def awaited(self) -> Awaited:
         """Return what the run waits for from outside."""

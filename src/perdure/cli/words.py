@@ -15,6 +15,7 @@ from perdure.clock import from_micros
 from perdure.dispatch.failure import storable
 from perdure.graph.constants import is_array, is_object
 from perdure.journal.events import Encoded, ErrorRecord
+from perdure.journal.resting import SLEEPS
 from perdure.store.codecs import arrays, wire
 
 SHORT_LIST_CHARS = 80
@@ -59,6 +60,13 @@ def day_and_time(micros: int) -> str:
 def until(micros: int, *, now: int) -> str:
     """Return a moment to come, in local time: with its date, unless that is the one of `now`."""
     return time_of_day(micros) if _local(micros).date() == _local(now).date() else day_and_time(micros)
+
+
+def waking(reason: str, wake_at: int | None, *, now: int) -> str:
+    """Return when time itself moves a run that rests for some reason: what it waits for may have more time than that."""
+    if wake_at is None:
+        return ""
+    return f"{', until' if reason == SLEEPS else '; wakes at'} {until(wake_at, now=now)}"
 
 
 def counted(number: int, noun: str) -> str:

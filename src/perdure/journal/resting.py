@@ -17,6 +17,8 @@ from perdure.journal.states import (
 )
 from perdure.journal.streaming import Streaming
 
+SLEEPS = "sleeps"
+"""The reason of a run that rests because all that is left of it sleeps."""
 IN_DOUBT = "in doubt: "
 """How the reason of a run begins that rests because someone has to say what became of a node."""
 RETRY_MICROS = 300_000_000
@@ -187,5 +189,5 @@ def _reason(
     if suspended := [wait.node_id for wait in waits if wait.kind is WaitKind.SUSPEND]:
         return "suspended at " + ", ".join(suspended)
     if waits:
-        return "sleeps"
+        return SLEEPS
     return "retries " + ", ".join(delayed) if delayed else "waits for items"
