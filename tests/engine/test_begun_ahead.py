@@ -154,7 +154,7 @@ async def until_heard(engine: Engine, run: Run[int]) -> None:
     """Wait until the command that was given is decided about, although nothing is durable yet."""
     driver = engine.driver_of(run.run_id)
     assert driver is not None
-    while not driver.has_untaken_commands:
+    while not driver.hearing.has_untaken:
         await asyncio.sleep(0)
 
 

@@ -97,6 +97,7 @@ class Actor(Serving):
 
     def __init__(self, driver: Driver, plan: NodePlan, node_type: NodeType[..., Any], attempt: int) -> None:
         super().__init__(driver, plan.node.id, attempt)
+        self._reports = driver.reports
         self._plan = plan
         self._type = node_type
 
@@ -119,9 +120,9 @@ class Actor(Serving):
         else:
             self._is_over = True
             if self.unwinding is not None:  # it has made something else of being ended
-                self._driver.attempt_unwound(self)
+                self._reports.unwound(self)
                 return
-            self._driver.attempt_completed(self, outputs, blobs, self._elapsed_ms())
+            self._reports.completed(self, outputs, blobs, self._elapsed_ms())
         finally:
             if self._files is not None:
                 self._files.close()
@@ -150,16 +151,16 @@ class Actor(Serving):
     def _report(self, error: BaseException) -> None:
         self._is_over = True
         if self.stop_reason is not None:
-            self._driver.attempt_stopped(self)
+            self._reports.stopped(self)
         elif self.unwinding is not None and not self._is_overdue:
-            self._driver.attempt_unwound(self)
+            self._reports.unwound(self)
         elif (
             self._driver.was_taken_up and not self._is_overdue and (failure := failure_of(error)).is_a(ValueNotReadable)
         ):
             has_begun = not failure.is_a(ArgumentNotReadable)
-            self._driver.attempt_unreadable(self, failure.message, has_begun=has_begun)
+            self._reports.unreadable(self, failure.message, has_begun=has_begun)
         else:
-            self._driver.attempt_failed(self, self._record_of(error), self._elapsed_ms())
+            self._reports.failed(self, self._record_of(error), self._elapsed_ms())
         for late in self._late:
             self._driver.result_discarded(self, late)
 
@@ -527,7 +528,7 @@ class Actor(Serving):
 
     def _leave_behind(self) -> None:
         if not self._is_over and self.stop_reason is None:
-            self._driver.attempt_overdue(self, self._record_of(AttemptTimeout()), self._elapsed_ms())
+            self._reports.overdue(self, self._record_of(AttemptTimeout()), self._elapsed_ms())
 
     def _later(self, seconds: float, work: Callable[[], None]) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(seconds, work)
@@ -590,14 +591,14 @@ class Actor(Serving):
             consumed=consumed,
             suspends=suspends,
         )
-        await self._driver.checkpoint(self, saved, blobs)
+        await self._reports.checkpoint(self, saved, blobs)
 
     async def record_step(self, call: StepCall, result: Any) -> None:
         encoded, blobs = await self.packed(result, f"step {call.name!r} of node {self.node_id!r}")
         if self.has_left_behind(call):
             self._driver.require_current(self)
         else:
-            await self._driver.step_completed(self, storable(call.name), call.occurrence, encoded, blobs)
+            await self._reports.step_completed(self, storable(call.name), call.occurrence, encoded, blobs)
 
     async def outcome(self, wanted: WaitFor, value: Any = NOT_GIVEN, *, scope: str = "") -> Came:
         encoded: Encoded | None = None

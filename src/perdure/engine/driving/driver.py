@@ -16,17 +16,17 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-from perdure.engine.attempts.pauses import pause_micros
 from perdure.engine.driving.actor import Actor
-from perdure.engine.driving.bodies import PAUSING, STOPPING, Bodies
+from perdure.engine.driving.bodies import STOPPING, Bodies
 from perdure.engine.driving.checkpointing import periodic_for
 from perdure.engine.driving.flowing import Flowing
+from perdure.engine.driving.hearing import Hearing
 from perdure.engine.driving.launching import Launching
-from perdure.engine.driving.obeying import obey
 from perdure.engine.driving.programs import Program
 from perdure.engine.driving.reopening import Reopening
+from perdure.engine.driving.reports import Reports
 from perdure.engine.driving.returning import Returning
-from perdure.engine.driving.sending import is_too_early
+from perdure.engine.driving.stopping import Stopping
 from perdure.engine.driving.waiting import Waiting
 from perdure.engine.recording.machinery import Machinery
 from perdure.engine.recording.pending import Pending
@@ -38,7 +38,7 @@ from perdure.ids import CommandId, Epoch, NodeId, RunId, Seq
 from perdure.journal import events as e
 from perdure.journal.decide import Decider
 from perdure.journal.projection import Projection
-from perdure.journal.states import MOVING, TERMINAL, RunState, RunStatus
+from perdure.journal.states import MOVING, TERMINAL, RunState
 from perdure.store.shapes import Command, ItemRange
 from perdure.store.transitions import BlobUse, Claim, Committed, Outcome, Rejected, Transition
 
@@ -49,10 +49,6 @@ PORTION_NODES = 250
 other run waits for all of them."""
 FIRST_PORTION_NODES = 60
 """Fewer while nothing runs: there is nothing to do until these are committed."""
-
-
-LOOK_AGAIN_SECONDS = 0.05
-"""How often a run that is being let go looks whether all its bodies only wait."""
 
 
 class NotOurs(PerdureError):
@@ -113,9 +109,15 @@ class Driver:
         self.not_readable: RunNotReadable | None = None
         """Why the run was let go although it should move, if it was."""
         self._bodies = Bodies(
-            projection, machinery, is_interrupted=lambda: self.is_interrupted, on_stopped=self.attempt_stopped
+            projection,
+            machinery,
+            is_interrupted=lambda: self.is_interrupted,
+            on_stopped=lambda actor: self.reports.stopped(actor),
         )
         self._pending = Pending(self.decider)
+        self.hearing = Hearing(self, self._pending)
+        self.reports = Reports(self, self._bodies, self._pending)
+        self.stopping = Stopping(self, self._bodies, self._pending)
         self.launching = Launching(self, program, self._tenure, self._bodies, self._pending)
         self.streams = Streams(
             plan,
@@ -130,14 +132,6 @@ class Driver:
         self.waiting = Waiting(self, self.decider, self._bodies, self._pending, machinery)
         self.flow = Flowing(self.decider, self.streams, self._bodies, self._pending, machinery.clock, self)
         self._in_flight: list[Callable[[], None]] = []
-        self._commands_seen: set[CommandId] = set()
-        self._early: dict[CommandId, Command] = {}
-        self._heard_when_taken: Callable[[], None] | None = None
-        """Those that have to wait, in their order."""
-        self.winds_down = False
-        """No body is launched here any more, whatever follows: the run is being paused, or let go."""
-        self._timers: list[asyncio.TimerHandle] = []
-        self._deadline: asyncio.TimerHandle | None = None
         self.periodic = periodic_for(self)
         self.spent_seconds = 0.0
         """How long the run was driven before this driver had it: part of the time it is given."""
@@ -181,7 +175,7 @@ class Driver:
     def _take_apart(self) -> None:
         """Have nothing wait for the collector: thousands of runs may be let go in a second, and what they knew is a lot."""
         del self.launching, self._bodies, self.streams, self.waiting, self.flow, self.periodic
-        self._timers.clear()
+        del self.hearing, self.reports, self.stopping
 
     @property
     def is_interrupted(self) -> bool:
@@ -224,13 +218,13 @@ class Driver:
         self._bodies.launch_held_back()
         self._decide()
         if self.projection.run.settings.timeout_seconds is not None:
-            self._watch_deadline()
+            self.stopping.watch_time(self.spent_seconds)
         if self._pending.is_waited_for:
             self._hand_over(urgent=True)
-        elif self._has_news or not self._tenure.is_kept or self._is_over():
+        elif self.has_news or not self._tenure.is_kept or self._is_over():
             self.submit()
 
-    def _happened_again(self) -> None:
+    def happened_again(self) -> None:
         """As `happened`, at once for the first body that ends in a round of the loop, and once for all others."""
         if not len(self._bodies):  # no other can end
             self.happened()
@@ -277,159 +271,31 @@ class Driver:
         """Whether the run was let go durably: it has ended, rests, or was left to others on purpose."""
         return self.rested.done() and self.rested.exception() is None
 
-    @property
-    def has_untaken_commands(self) -> bool:
-        """Whether there are commands that no transition has taken up yet."""
-        return bool(self._pending.commands or self._early)
-
     def command(self, command: Command) -> None:
         """Take up a wish from outside. It is applied once: with the transition that holds its consequences."""
-        if self._is_gone or command.command_id in self._commands_seen:
-            return
-        if is_too_early(command, self, self._early.values()):
-            self._early[command.command_id] = command
-            node_id = NodeId(str(command.payload.get("input", "")))
-            self.decider.stir(node_id, at=self.machinery.clock.now_micros())
-            self.happened()
-            return
-        self._commands_seen.add(command.command_id)
-        self._pending.commands.append(command.command_id)
-        self.guarded(lambda: self._obey(command))
-
-    def _obey(self, command: Command) -> None:
-        if not obey(command, self, at=self.machinery.clock.now_micros()):
-            log.info("command_without_effect", extra={"run_id": self.run_id, "kind": command.kind})
-        self.happened()
-        self.submit()
-
-    def attempt_completed(
-        self, actor: Actor, outputs: dict[str, e.Encoded], blobs: Sequence[BlobUse], duration_ms: int
-    ) -> None:
-        if self._is_gone:
-            return
-        if not self._bodies.leave(actor, self.launching.pass_on):
-            self.result_discarded(actor, None)
-            return
-        self._pending.blobs += blobs
-        self.flow.record(actor.node_id)
-        self.decider.attempt_completed(
-            actor.node_id, actor.attempt, outputs, duration_ms=duration_ms, at=self.machinery.clock.now_micros()
-        )
-        self._happened_again()
-
-    def attempt_overdue(self, actor: Actor, error: e.ErrorRecord, duration_ms: int) -> None:
-        """Leave a body behind that goes on although its time is over."""
-        self.guarded(lambda: self.attempt_failed(actor, error, duration_ms))
-
-    def result_discarded(self, actor: Actor, error: Exception | None) -> None:
-        """Record that a body has come to something after its attempt had ended."""
-        if not self._is_gone and not self._rests():
-            self.guarded(lambda: self._discard(actor, error))
-
-    def _discard(self, actor: Actor, error: Exception | None) -> None:
-        if self.decider.is_current(actor.node_id, actor.attempt):
-            return
-        at = self.machinery.clock.now_micros()
-        if error is None:
-            self.decider.attempt_completed(actor.node_id, actor.attempt, {}, duration_ms=0, at=at)
-        else:
-            record = e.ErrorRecord(error_class=e.ErrorClass.UNKNOWN, type=type(error).__name__, message="")
-            self.decider.attempt_failed(actor.node_id, actor.attempt, record, duration_ms=0, delay_micros=0, at=at)
-        self.happened()
-
-    def attempt_failed(self, actor: Actor, error: e.ErrorRecord, duration_ms: int) -> None:
-        if self._is_gone or actor not in self._bodies:  # or was left behind, and reports what it has been told
-            return
-        self._bodies.leave(actor)
-        self.flow.record(actor.node_id)
-        was_running = self.projection.run.status is RunStatus.RUNNING
-        self.decider.attempt_failed(
-            actor.node_id,
-            actor.attempt,
-            error,
-            duration_ms=duration_ms,
-            delay_micros=self._pause_micros(actor.node_id),
-            at=self.machinery.clock.now_micros(),
-        )
-        self.stop_if_failing(was_running)
-        self.happened()
-
-    def attempt_unreadable(self, actor: Actor, problem: str, *, has_begun: bool) -> None:
-        """What the body needs was stored by another process, and cannot be read in this one. That is no failure of the node:
-        the run is let go when nothing else of it can move, and goes on where the value can be read."""
-        if self._is_gone or actor not in self._bodies:
-            return
-        self._bodies.leave(actor)
-        self.flow.record(actor.node_id)
-        self.launching.unreadable[actor.node_id] = problem
-        at = self.machinery.clock.now_micros()
-        self.decider.attempt_lost(actor.node_id, reason=problem, at=at, has_begun=has_begun)
-        self.happened()
-
-    def attempt_unwound(self, actor: Actor) -> None:
-        """A body that only waited has ended: its node is suspended, and goes on when something comes."""
-        if self._is_gone or actor not in self._bodies:
-            return
-        self._bodies.leave(actor)
-        self.flow.record(actor.node_id)
-        self.waiting.suspended(actor)
-        self.happened()
-
-    def attempt_stopped(self, actor: Actor) -> None:
-        if self._is_gone or actor not in self._bodies:
-            return
-        self._bodies.leave(actor)
-        self.flow.record(actor.node_id)
-        at = self.machinery.clock.now_micros()
-        is_ending = self.projection.run.status in (RunStatus.CANCELLING, RunStatus.FAILING)
-        if is_ending or actor.node_id in self.flow.cut_off:
-            reason = actor.stop_reason or ""
-            self.decider.attempt_cancelled(actor.node_id, actor.attempt, reason=reason, at=at)
-        elif self.flow.is_closed(actor.node_id):
-            if not self.is_draining:  # whoever has the run next completes it
-                self.flow.complete(actor.node_id)
-        elif self.decider.is_current(actor.node_id, actor.attempt):
-            reason = actor.stop_reason or ""
-            self.decider.attempt_lost(actor.node_id, reason=reason, at=at, has_begun=actor.has_begun)
-        self.happened()
-
-    async def checkpoint(self, actor: Actor, saved: e.NodeCheckpointed, blobs: Sequence[BlobUse]) -> None:
-        """Record how far a body is; return when that is durable, in `sync`."""
-        self.require_current(actor)
-        self._pending.blobs += blobs
-        self.flow.record(actor.node_id)
-        self.decider.checkpoint(saved, at=self.machinery.clock.now_micros())
-        if not saved.suspends:
-            actor.leave_behind()
-        await self._durable()
-
-    async def step_completed(
-        self, actor: Actor, name: str, occurrence: int, result: e.Encoded, blobs: Sequence[BlobUse]
-    ) -> None:
-        self.require_current(actor)
-        self._pending.blobs += blobs
-        at = self.machinery.clock.now_micros()
-        self.decider.step_completed(actor.node_id, actor.attempt, name, occurrence, result, at=at)
-        await self._durable()
-
-    def source_began(self) -> None:
-        """A node that is fed from outside has begun: take up what has come for it before."""
-        self._soon(self._obey_early)
-        self.waiting.look_later()
-
-    def _obey_early(self) -> None:
-        early, self._early = self._early, {}
-        for command in early.values():
-            self.command(command)
-        if self._heard_when_taken is not None:
-            self.when_taken(self._heard_when_taken)
+        if not self._is_gone:
+            self.hearing.hear(command)
 
     def when_taken(self, act: Callable[[], None]) -> None:
         """Have something done when all commands that were given so far are taken up durably, also those that have to wait."""
-        self._heard_when_taken = act if self._early else None
-        if not self._early:
-            self.when_durable(act)
-            self.submit()
+        if not self._is_gone:
+            self.hearing.when_taken(act)
+
+    def require_current(self, actor: Actor) -> None:
+        """Raise AttemptOver if nothing that the attempt does is recorded any more."""
+        is_over = self._is_gone or actor.stop_reason is not None or actor.unwinding is not None
+        if is_over or not self.decider.is_current(actor.node_id, actor.attempt):
+            raise AttemptOver(actor.node_id, actor.attempt)
+
+    def result_discarded(self, actor: Actor, error: Exception | None) -> None:
+        """Record that a body has come to something after its attempt had ended, whenever that may be."""
+        if not self._is_gone and not self._rests():
+            self.guarded(lambda: self.reports.discard(actor, error))
+
+    def source_began(self) -> None:
+        """A node that is fed from outside has begun: take up what has come for it before."""
+        self._soon(self.hearing.hear_early)
+        self.waiting.look_later()
 
     async def stored(self) -> None:
         """Return when everything that was decided so far is durable."""
@@ -456,26 +322,14 @@ class Driver:
         self._bodies.group.create_task(work)
 
     @property
-    def _has_news(self) -> bool:
+    def has_news(self) -> bool:
         """Whether there is something that is not on its way to the store."""
         return not self._pending.is_empty or self.streams.is_dirty
 
     @property
     def has_work_to_do(self) -> bool:
         """Whether something is on its way to the store, or about to begin."""
-        return bool(self._has_news or self._in_flight or self.decider.has_more or self.launching.has_queued)
-
-    def wind_down(self, reason: str, grace_seconds: float) -> None:
-        """Let what runs end, and what only waits at once. What has not ended after the grace period is told to stop."""
-        self.winds_down = True
-        self._timers.append(self.later(grace_seconds, lambda: self._stop_bodies(reason)))
-        self._bodies.drain()
-        self._stop_if_all_wait()
-
-    def pause_bodies(self, grace_seconds: float) -> None:
-        """Let bodies end within the grace period, when the record that the run is being paused is durable."""
-        self.winds_down = True
-        self._pending.acts.append(lambda: self.wind_down(PAUSING, grace_seconds))
+        return bool(self.has_news or self._in_flight or self.decider.has_more or self.launching.has_queued)
 
     def drain(self, grace_seconds: float) -> None:
         """Start nothing more; let go of the run when what runs has ended, or when the grace period is over."""
@@ -484,17 +338,7 @@ class Driver:
         self.is_draining = True
         self.decider.leaves_to_probes = True
         self.submit()
-        self.wind_down("the engine stopped", grace_seconds)
-
-    def _stop_if_all_wait(self) -> None:
-        """While the run is being let go or paused: unwind bodies that wait for something from outside at once, and those that
-        wait for items when nobody is left who could give any."""
-        if self._is_gone or not len(self._bodies):
-            return
-        self.waiting.unwind_waiting("the run is let go")
-        if not self._has_news and self._bodies.all_wait:
-            self.waiting.unwind_all("the run is let go")
-        self._timers.append(self.later(LOOK_AGAIN_SECONDS, self._stop_if_all_wait))
+        self.stopping.wind_down("the engine stopped", grace_seconds)
 
     def abandon(self, problem: PerdureError) -> None:
         """Drop the run at once and write nothing: it is another engine's, or must be loaded again."""
@@ -529,7 +373,7 @@ class Driver:
             self._act()
             if self.decider.has_more:
                 self._soon(lambda: self.being_written(alone=False))
-            if self._has_news or self._may_release():
+            if self.has_news or self._may_release():
                 self.submit()
             return None
         return self._tenure.transition(portion, self.machinery.chance.new_id)
@@ -572,61 +416,17 @@ class Driver:
         self.machinery.hub.changed(self.run_id)
         if is_over:
             self._finish(transition.run)
-        elif self._has_news or self._may_release():
+        elif self.has_news or self._may_release():
             self.submit()
 
     def storage_failed(self, error: StoreError) -> None:
         self._let_go(error)
 
-    def _pause_micros(self, node_id: NodeId) -> int:
-        backoff = self._plan.nodes[node_id].policy.backoff
-        return pause_micros(backoff, self.projection.node(node_id).failures, self.machinery.chance)
-
-    # Stopping bodies
-
-    def stop_if_failing(self, was_running: bool) -> None:
-        """Have bodies stopped if the run has just begun to fail."""
-        if was_running and self.projection.run.status is RunStatus.FAILING:
-            self.stop_when_durable(STOPPING[RunStatus.FAILING])
+    # Committing
 
     def when_durable(self, act: Callable[[], None]) -> None:
         """Have something done when everything that was decided so far is durable."""
         self._pending.acts.append(act)
-
-    def stop_when_durable(self, reason: str) -> None:
-        """Have bodies stopped when the record of why is durable."""
-        self._pending.acts.append(lambda: self._stop_bodies(reason))
-
-    def _stop_bodies(self, reason: str) -> None:
-        """Tell running bodies to stop; those that do not within the grace period are left behind."""
-        if self._is_gone:
-            return
-        self._bodies.stop(reason)
-        grace = 0.0 if self.is_draining else self.projection.run.settings.grace_seconds
-        self._timers.append(self.later(grace, self._leave_behind))
-
-    def _leave_behind(self) -> None:
-        self._bodies.leave_behind()
-        if self._may_release():
-            self.submit()
-
-    def _watch_deadline(self) -> None:
-        """Count the time that the run is driven: by the loop's own clock here, and by its owners' before."""
-        run = self.projection.run
-        if run.settings.timeout_seconds is None or run.started_at is None or self._deadline is not None:
-            return
-        left = max(0.0, run.settings.timeout_seconds - self.spent_seconds)
-        self._deadline = self.later(left, self._run_timed_out)
-        self._timers.append(self._deadline)
-
-    def _run_timed_out(self) -> None:
-        if self._is_gone or self.projection.run.status is not RunStatus.RUNNING:
-            return
-        self.decider.time_out(at=self.machinery.clock.now_micros())
-        self.stop_when_durable("the run took too long")
-        self.happened()
-
-    # Committing
 
     def submit(self, *, for_others: bool = False) -> None:
         """Have what was decided committed: at once if somebody waits for it, in good company if nobody does. What is
@@ -648,7 +448,7 @@ class Driver:
         self._soon(lambda: self._soon(self._submit_news))
 
     def _submit_news(self) -> None:
-        if not self._is_gone and self._has_news:
+        if not self._is_gone and self.has_news:
             self.submit(for_others=True)
 
     def _act(self) -> None:
@@ -657,19 +457,12 @@ class Driver:
         for act in acts:
             act()
 
-    async def _durable(self) -> None:
-        if self.projection.run.settings.durability == "sync":
-            await self.stored()
-        else:
-            self.submit()
-
-    def require_current(self, actor: Actor) -> None:
-        """Raise AttemptOver if nothing that the attempt does is recorded any more."""
-        is_over = self._is_gone or actor.stop_reason is not None or actor.unwinding is not None
-        if is_over or not self.decider.is_current(actor.node_id, actor.attempt):
-            raise AttemptOver(actor.node_id, actor.attempt)
-
     # Letting go
+
+    def submit_if_over(self) -> None:
+        """Have the run let go if there is nothing more to be done here."""
+        if self._may_release():
+            self.submit()
 
     def _rests(self) -> bool:
         return self.projection.run.status not in MOVING
@@ -740,8 +533,7 @@ class Driver:
         self.waiting.close()
         if self.periodic is not None:
             self.periodic.close()
-        for handle in self._timers:
-            handle.cancel()
+        self.stopping.close()
         self._bodies.abandon(self.rested.get_loop())
         self._on_gone(self)
         self.machinery.hub.changed(self.run_id)

@@ -30,7 +30,7 @@ def obey(command: Command, driver: Driver, *, at: int) -> bool:
     match command.kind:
         case "cancel" if status not in TERMINAL and status not in STOPPING:
             driver.decider.cancel(reason=reason, at=at)
-            driver.stop_when_durable(STOPPING[RunStatus.CANCELLING])
+            driver.stopping.when_durable(STOPPING[RunStatus.CANCELLING])
         case "send" | "close":
             return obey_sent(command, driver)
         case "resolve":
@@ -46,7 +46,7 @@ def obey(command: Command, driver: Driver, *, at: int) -> bool:
         case "pause" if status is RunStatus.RUNNING or status in WAITING:
             driver.decider.pause(reason=reason, at=at)
             grace = command.payload.get("grace_seconds")
-            driver.pause_bodies(driver.projection.run.settings.grace_seconds if grace is None else float(grace))
+            driver.stopping.pause(driver.projection.run.settings.grace_seconds if grace is None else float(grace))
         case "resume" if status in (RunStatus.QUARANTINED, RunStatus.SUSPENDED, RunStatus.PAUSED):
             driver.decider.resume(reason=reason, at=at)
         case _:
@@ -94,5 +94,5 @@ def resolve(wish: Resolution, driver: Driver, *, at: int) -> bool:
         decider.resume(reason="resolved", at=at)
     was_running = projection.run.status is RunStatus.RUNNING
     decider.resolve(node.node_id, wish.event_for(node), at=at)
-    driver.stop_if_failing(was_running)
+    driver.stopping.if_failing(was_running)
     return True

@@ -100,7 +100,7 @@ def is_too_early(command: Command, driver: Driver, early: Collection[Command]) -
     if command.kind in GOING_BACK:
         return driver.has_to_end or has_to_be_loaded(command, driver)
     if command.kind == RESUME:
-        return driver.winds_down or driver.projection.run.status is RunStatus.PAUSING
+        return driver.stopping.is_winding_down or driver.projection.run.status is RunStatus.PAUSING
     if command.kind not in (SEND, CLOSE):
         return False
     node_id = NodeId(str(command.payload.get("input", "")))

@@ -59,7 +59,7 @@ class Holding:
         if driver.is_orphaned:
             self._orphans[run_id] = self._engine_id()
         elif driver.has_rested or driver.not_readable is not None:
-            is_asked = driver.has_untaken_commands or self.wanted.is_asked(run_id)
+            is_asked = driver.hearing.has_untaken or self.wanted.is_asked(run_id)
             self.no_longer_ours(run_id)
             if driver.not_readable is not None:
                 log.warning("run_not_readable", extra={"run_id": run_id, "problems": driver.not_readable.problems})
