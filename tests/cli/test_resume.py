@@ -406,3 +406,69 @@ def test_cancelling_what_has_ended_changes_nothing(cli: Cli):
     assert done.returncode == 0
     assert "had ended before" in done.stdout
     assert cli.json("show", "r1")["status"] == "completed"
+
+
+WITH_A_PROGRAM = """
+import subprocess
+from perdure import collect, node, workflow
+
+PROGRAM = "touch begun; until test -e open; do sleep 0.01; done"
+
+def convert(n: int) -> int:
+    subprocess.run(["sh", "-c", PROGRAM], check=True)
+    return n
+
+@node
+def alone(n: int) -> int:
+    return convert(n)
+
+@node(concurrency=2)
+def each(n: int) -> int:
+    return convert(n)
+
+@workflow
+def lone() -> int:
+    return alone(1)
+
+@workflow
+def mapped() -> list[int]:
+    return collect(each.map([1, 2, 3]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("flow", "result"), [("lone", "1"), ("mapped", "[1, 2, 3]")])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_programs_of_bodies_that_a_signal_ends_too_fail_no_run(cli: Cli, flow: str, result: str, number: int):
+    cli.write("flow.py", WITH_A_PROGRAM)
+    process = cli.start("run", f"flow.py:{flow}", "--run-id", "r1")
+    read_until(process, " started")  # signals are heard from here on
+    while not (cli.folder / "begun").exists():
+        assert process.poll() is None
+
+    os.killpg(process.pid, number)
+    printed = process.communicate(timeout=30)[0]
+
+    assert process.returncode == 128 + number, printed
+    assert "continue: perdure resume r1" in printed
+    cli.write("open", "")
+    resumed = cli("resume", "r1")
+    assert resumed.returncode == 0
+    assert resumed.stdout.splitlines()[-1] == result
+    assert cli("verify", "r1").returncode == 0
+
+
+@pytest.mark.slow
+def test_a_terminal_that_hangs_up_twice_has_hung_up_once(cli: Cli):
+    cli.write("flow.py", GATED)
+    process = cli.start("run", "flow.py", "--run-id", "r1")
+    read_until(process, "gate started")
+
+    process.send_signal(signal.SIGHUP)
+    read_until(process, "stopping")
+    process.send_signal(signal.SIGHUP)
+    cli.write("open", "")
+
+    assert process.wait(timeout=30) == 129
+    assert cli("resume", "r1").returncode == 0
+    assert cli.ledger() == ["first", "gate", "last"]

@@ -187,6 +187,25 @@ def test_a_run_that_waits_for_a_signal_is_left_also_if_it_waits_for_some_time_on
     assert paid.stdout.splitlines()[-1] == "7"
 
 
+ASKS_AT_ONCE = """
+from perdure import ask, workflow
+
+@workflow
+def asks_at_once() -> bool:
+    return ask.named("approval")("Now?", schema=bool, deadline=86_400)
+"""
+
+
+@pytest.mark.parametrize("name", [(), ("--run-id", "r1")])
+def test_what_a_run_asks_at_once_is_told_like_all_else(cli: Cli, name: tuple[str, ...]):
+    cli.write("flow.py", ASKS_AT_ONCE)
+
+    told = cli("run", "flow.py", *name).stdout
+
+    assert "approval asks 'Now?', until " in told
+    assert "run awaits input: asks 'Now?'; wakes at " in told
+
+
 BESIDE = """
 from perdure import Context, node, workflow
 

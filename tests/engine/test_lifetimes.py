@@ -20,6 +20,7 @@ import pytest
 from perdure import Engine, EngineSettings, Workflow, node, workflow
 from perdure.errors import EngineStopped, RunIdTaken
 from perdure.ids import RunId
+from perdure.journal.events import AttemptLost
 from perdure.journal.states import RunStatus
 from perdure.testing.loop import run_virtual
 from tests.crash.backends import opened_store
@@ -218,6 +219,49 @@ def test_signals_mean_afterwards_what_they_meant_before(tmp_path: Path, monkeypa
     finally:
         signal.signal(signal.SIGTERM, before)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def failing_when(stops: asyncio.Event, begun: asyncio.Event, *, once: bool) -> Workflow[..., int]:
+    """A body that fails when it is told that its engine stops, the first time."""
+
+    @node(once=once)
+    async def failing(x: int) -> int:
+        if not begun.is_set():
+            begun.set()
+            await stops.wait()
+            raise OSError("its program was ended")
+        return x
+
+    @workflow
+    def failing_once(x: int) -> int:
+        return failing(x)
+
+    return failing_once
+
+
+@pytest.mark.parametrize("once", [False, True])
+async def test_what_fails_while_its_engine_stops_is_tried_again_unless_it_must_not_be(store_url: str, once: bool):
+    stops, begun = asyncio.Event(), asyncio.Event()
+    flow = failing_when(stops, begun, once=once)
+    async with Engine(store_url) as engine:
+        await engine.start(flow, run_id="r1", x=7)
+        await begun.wait()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(engine.stop())
+            await asyncio.sleep(0)
+            stops.set()
+
+    async with Engine(store_url, recover=False) as engine:
+        run = await engine.get("r1")
+        if once:
+            assert (await run.state()).status is RunStatus.FAILED
+            return
+        await engine.adopt("r1")
+        assert await run.result() == 7
+        lost = [entry.event async for entry in run.events() if isinstance(entry.event, AttemptLost)]
+        assert [event.reason for event in lost] == [
+            "it failed while its engine stopped: OSError: its program was ended"
+        ]
 
 
 # Being open

@@ -144,7 +144,7 @@ class Demo:
         say("")
         say(pen.strong("Try next"))
         if is_kept:
-            say(f"{INDENT}cd {self._folder}; {_program()} show {DEMO}")
+            say(f"{INDENT}cd {self._folder}; {_program(moved=True)} show {DEMO}")
         else:
             say(f"{INDENT}{_program()} demo --folder tour   {pen.faint('the same, and the files are kept')}")
         say(f"{INDENT}{_program()} run flow.py          {pen.faint('your own workflow: kill it, then resume it')}")
@@ -302,13 +302,14 @@ def _file_of(name: RunId) -> str:
     return "perdure.db" if name == DEMO else f"{name}.db"
 
 
-def _program() -> str:
-    """Return how perdure is called here, for a person to type."""
+def _program(*, moved: bool = False) -> str:
+    """Return how perdure is called here, or by who has `moved` to another folder, for a person to type."""
     beside = Path(sys.executable).with_name("perdure")
     if shutil.which("perdure"):
         return "perdure"
     if beside.is_file():
-        return str(beside.relative_to(Path.cwd()) if beside.is_relative_to(Path.cwd()) else beside)
+        is_near = beside.is_relative_to(Path.cwd()) and not moved
+        return shlex.quote(str(beside.relative_to(Path.cwd()) if is_near else beside))
     return shlex.join([sys.executable, "-m", "perdure"])
 
 

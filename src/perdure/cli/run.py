@@ -117,7 +117,7 @@ def run_command(
     FILE is a Python file, a module (package.module), or a graph in JSON or YAML whose node types come from --import. What was
     run or saved before can be named instead, with the number of a version or with an alias: `perdure versions` lists them.
     Everything is recorded: whatever stops the process, starting the same --run-id again, or `perdure resume`, goes on
-    where it stopped. A run that has failed is final.
+    where it stopped. A run that has failed stays so until `perdure retry` or `perdure jump` goes on with it.
 
     A run that waits for a person or a signal is left, and can be continued when that has come; with --stay it is driven on.
 
@@ -213,7 +213,8 @@ async def _start(wish: Wish, place: Place, *, stay: bool, as_json: bool) -> Ende
             timeout=wish.timeout,
             checkpoint_every=wish.checkpoint_every,
         )
-        known = 0 if engine.driver_of(run.run_id) is not None else (await run.load()).run.last_seq
+        is_new = before is None or engine.driver_of(run.run_id) is not None
+        known = 0 if is_new else (await run.load()).run.last_seq
         return await attend(engine, run.run_id, place, before, as_json=as_json, known=known, stay=stay)
 
 

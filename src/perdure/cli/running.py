@@ -108,6 +108,7 @@ class _Attendance:
         self._changed = changed
         self._shown = shown
         self._clock: Clock = engine.clock
+        signals.on_first = self._drain
         self._driver: Driver | None = None
         self._looked = float("-inf")
         self._is_draining = False
@@ -248,6 +249,8 @@ class _Signals:
         self._changed = changed
         self._before_end = before_end
         self._heard: list[signal.Signals] = []
+        self.on_first: Callable[[], None] | None = None
+        """Called at once when the first one comes: what else has heard it may be failing already."""
         self.number: int | None = None
         """The signal that came first, if one did."""
 
@@ -263,9 +266,13 @@ class _Signals:
             asyncio.get_running_loop().remove_signal_handler(number)
 
     def _hear(self, number: int) -> None:
+        if number == self.number == signal.SIGHUP:
+            return  # shells tell their jobs once more what the terminal has told them
         if self.number is not None:
             with suppress(OSError):
                 self._before_end()
             os._exit(exit_after(number))
         self.number = number
         self._changed.set()
+        if self.on_first is not None:
+            self.on_first()

@@ -445,7 +445,7 @@ class Driver:
 
     def submit_shortly(self) -> None:
         """Have what was decided committed in a moment, for others to see: with what follows from it, if that comes at once."""
-        self._soon(lambda: self._soon(self._submit_news))
+        self.shortly(self._submit_news)
 
     def _submit_news(self) -> None:
         if not self._is_gone and self.has_news:
@@ -498,6 +498,10 @@ class Driver:
 
     def _soon(self, work: Callable[[], object]) -> None:
         self.machinery.rounds.soon(self.guarded, work)
+
+    def shortly(self, work: Callable[[], object]) -> None:
+        """Do something when all has been heard that has come by now, signals too: in the round of the loop after the next one."""
+        self._soon(lambda: self._soon(work))
 
     def later(self, seconds: float, work: Callable[[], None]) -> asyncio.TimerHandle:
         return self.rested.get_loop().call_later(seconds, self.guarded, work)

@@ -358,6 +358,11 @@ class MapActor(Actor):
             except Exception as error:  # a body may raise anything
                 if self._is_told_to_stop or self.unwinding is not None or self._is_beyond_the_body(error):
                     raise
+                for _ in range(2):  # as long as a failed attempt waits, and for the same reason
+                    await asyncio.sleep(0)
+                if self._reports.is_interrupted(self.node_id):
+                    self._returned.append((position, met))
+                    return
                 delay = self._item_failed(position, attempt, error)
                 if delay is not None:
                     await self._driver.machinery.clock.sleep(delay)

@@ -47,9 +47,21 @@ class Reports:
         driver.happened_again()
 
     def failed(self, actor: Actor, error: e.ErrorRecord, duration_ms: int) -> None:
+        """A body has raised something. If a signal has ended what it had started, that signal is heard first."""
+        self._driver.shortly(lambda: self._failed(actor, error, duration_ms))
+
+    def _failed(self, actor: Actor, error: e.ErrorRecord, duration_ms: int) -> None:
+        if actor.stop_reason is not None:  # since then
+            self.stopped(actor)
+            return
         if not self._leaves(actor):
             return
         driver = self._driver
+        if self.is_interrupted(actor.node_id):
+            reason = f"it failed while its engine stopped: {error.type}: {error.message}"
+            self._decider.attempt_lost(actor.node_id, reason=reason, at=self._clock.now_micros(), has_begun=True)
+            driver.happened()
+            return
         was_running = driver.projection.run.status is RunStatus.RUNNING
         self._decider.attempt_failed(
             actor.node_id,
@@ -62,9 +74,14 @@ class Reports:
         driver.stopping.if_failing(was_running)
         driver.happened()
 
+    def is_interrupted(self, node_id: NodeId) -> bool:
+        """Whether a failure of a body says nothing, because its engine stops. Who ends a process often ends what its bodies have
+        started with it: a terminal tells all of them. Of what must not be repeated, a failure is known, and counts."""
+        return self._driver.is_draining and not self._decider.plan.nodes[node_id].policy.once
+
     def overdue(self, actor: Actor, error: e.ErrorRecord, duration_ms: int) -> None:
         """Leave a body behind that goes on although its time is over."""
-        self._driver.guarded(lambda: self.failed(actor, error, duration_ms))
+        self._driver.guarded(lambda: self._failed(actor, error, duration_ms))
 
     def unreadable(self, actor: Actor, problem: str, *, has_begun: bool) -> None:
         """What the body needs was stored by another process, and cannot be read in this one. That is no failure of the node:
