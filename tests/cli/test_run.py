@@ -116,6 +116,18 @@ def test_an_id_that_is_taken_by_other_inputs_is_refused(cli: Cli):
     assert "started differently (input 'name')" in done.stderr
 
 
+def test_an_id_that_is_taken_by_another_version_is_refused_and_saves_none(cli: Cli):
+    cli.write("flow.py", FLOW)
+    cli("run", "flow.py", "--input", "name=Ada", "--run-id", "r1")
+    cli.write("flow.py", FLOW.replace("length(greeting(name), factor)", "length(greeting(greeting(name)), factor)"))
+
+    done = cli("run", "flow.py", "--input", "name=Ada", "--run-id", "r1")
+
+    assert done.returncode == 2
+    assert "started differently (version 1 of the workflow, which has changed since)" in done.stderr
+    assert [found["version"] for found in cli.json("versions")] == [1]
+
+
 def test_settings_reach_the_run(cli: Cli):
     cli.write("flow.py", GATED)
 

@@ -123,6 +123,50 @@ async def test_a_run_is_started_by_name_and_version(store_url: str) -> None:
             await engine.start(f"{NAME}@?", person=ADA)
 
 
+@pytest.mark.parametrize("journal", ["log", "audit"])
+async def test_a_start_that_is_refused_saves_no_version(store_url: str, journal: e.Journal) -> None:
+    async with Engine(store_url, journal=journal) as engine:
+        await (await engine.start(ver_first, run_id="run", person=ADA)).result()
+
+    async with Engine(store_url, journal=journal) as engine:
+        with pytest.raises(RunIdTaken) as refusal:
+            await engine.start(ver_third, run_id="run", person=VerPerson("Bo"))
+        with pytest.raises(RunIdTaken, match=r"\(workflow, input 'person'"):
+            await engine.start(ver_else, run_id="run", said="hello")
+
+        assert refusal.value.differing == (
+            "version 1 of the workflow, which has changed since",
+            "input 'person'",
+            "input 'times'",
+        )
+        assert [(found.workflow, found.version) for found in await engine.versions()] == [(NAME, 1)]
+        again = await engine.start(ver_first, run_id="run", person=ADA)
+        assert await again.result() == RESULTS[1]
+
+
+async def test_what_has_changed_since_is_told_from_what_was_there_before(store_url: str) -> None:
+    async with Engine(store_url) as engine:
+        await save_all(engine)
+        await engine.start(ver_second, run_id="run", person=ADA)
+
+    async with Engine(store_url) as engine:
+        with pytest.raises(RunIdTaken, match=r"\(version 2 of the workflow\)"):
+            await engine.start(ver_first, run_id="run", person=ADA)
+        with pytest.raises(RunIdTaken, match=r"version 2 of the workflow, which has changed since"):
+            await engine.start(ver_third, run_id="run", person=ADA)
+        assert len(await engine.versions()) == 3
+
+
+async def test_who_is_overtaken_while_saving_is_told_the_same(store_url: str) -> None:
+    async with Engine(store_url) as other:
+        store = OvertakenStore(other.store)
+        store.after = "where_is"
+        store.overtake = lambda: other.start(ver_first, run_id="run", person=ADA)
+        async with Engine(store.as_store) as engine:
+            with pytest.raises(RunIdTaken, match="version 1 of the workflow"):
+                await engine.start(ver_second, run_id="run", person=ADA)
+
+
 async def test_what_an_alias_meant_is_recorded_in_the_first_transition(store_url: str) -> None:
     async with Engine(store_url) as engine:
         await save_all(engine)
@@ -250,15 +294,16 @@ def test_who_starts_again_after_a_kill_gets_the_run_with_its_version(store_url: 
 
 
 class OvertakenStore(StoreProxy):
-    """A store in which something happens just after an alias was looked up."""
+    """A store in which something happens just after something, such as an alias, was looked up."""
 
     async def passing(self, name: str, call: Callable[[], Awaitable[Any]], *args: Any) -> Any:
         found = await call()
-        if name == "load_alias" and self.overtake is not None:
+        if name == self.after and self.overtake is not None:
             overtake, self.overtake = self.overtake, None
             await overtake()
         return found
 
+    after: str = "load_alias"
     overtake: Callable[[], Awaitable[Any]] | None = None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -117,14 +117,19 @@ class Catalogue:
                 self._own[name] = started
                 self._learn(started.graph, started.types)
 
-    async def save(self, workflow: Workflow[..., Any] | Graph, *, at: int) -> Prepared:
-        """Check a workflow, save it under its name and return it prepared. Raises InvalidGraph with all that is wrong."""
+    async def save(
+        self, workflow: Workflow[..., Any] | Graph, *, at: int, unless: Callable[[], Awaitable[None]] | None = None
+    ) -> Prepared:
+        """Check a workflow, save it under its name and return it prepared. Raises InvalidGraph with all that is wrong.
+
+        `unless` is called before a graph is saved that this catalogue has not saved before, and raises what speaks against it.
+        """
         graph = workflow if isinstance(workflow, Graph) else workflow.graph
         types = self.types() if isinstance(workflow, Graph) else workflow.types
         if (known := self._known(graph, types)) is not None:
             return known
         async with self._saving:  # many runs of one workflow may be started at once: one of them saves it
-            return self._known(graph, types) or await self._save(workflow, graph, types, at)
+            return self._known(graph, types) or await self._save(workflow, graph, types, at, unless)
 
     def _known(self, graph: Graph, types: Mapping[str, NodeType[..., Any]]) -> Prepared | None:
         known = self._saved.get(id(graph))
@@ -134,7 +139,12 @@ class Catalogue:
         return known
 
     async def _save(
-        self, workflow: Workflow[..., Any] | Graph, graph: Graph, types: Mapping[str, NodeType[..., Any]], at: int
+        self,
+        workflow: Workflow[..., Any] | Graph,
+        graph: Graph,
+        types: Mapping[str, NodeType[..., Any]],
+        at: int,
+        unless: Callable[[], Awaitable[None]] | None,
     ) -> Prepared:
         if isinstance(workflow, Graph):  # that of a workflow was checked when it was traced
             check(graph, types)
@@ -142,6 +152,8 @@ class Catalogue:
         for name in started_by(graph):
             if (started := self.workflow(name)) is not None:
                 _ = started.graph  # what is wrong with it is told before anything is started
+        if unless is not None:
+            await unless()
         source = self._places(types, graph) if isinstance(workflow, Graph) else _where([workflow.source])
         version, outline = await _both(
             self._store.save_version(graph.name, content_hash(graph), graph_to_json(graph), source, at=at),

@@ -17,12 +17,20 @@ from perdure.engine.owning.holding import Holding
 from perdure.engine.recording.machinery import Machinery
 from perdure.engine.runs.run import Run
 from perdure.engine.runs.tags import checked_tags
-from perdure.engine.starting.beginning import begin, checked_run_id, creation, differences, run_settings
+from perdure.engine.starting.beginning import (
+    begin,
+    checked_run_id,
+    creation,
+    differences,
+    differences_from_unsaved,
+    run_settings,
+)
 from perdure.engine.starting.choosing import choose
 from perdure.engine.starting.inputs import check_inputs
 from perdure.errors import LogNotWhole, RunArchived, RunError, RunIdTaken
 from perdure.graph.declare import Workflow
 from perdure.graph.model import Graph
+from perdure.graph.writing import content_hash
 from perdure.ids import Chance, EngineId, RunId, Seq
 from perdure.journal import events as e
 from perdure.journal.forking import Taken
@@ -121,8 +129,16 @@ class Starting(ABC):
         )
         if settings.journal == "audit" and settings.checkpoint_every_seconds is not None:
             raise LogNotWhole(chosen, "no checkpoints of it can be saved by themselves: leave checkpoint_every out")
-        prepared = choice.prepared or await self._catalogue.save(choice.program, at=now)
-        encoded, blobs = await self.values.pack_all(given, where=f"inputs of workflow {prepared.graph.name!r}")
+        where = f"inputs of workflow {choice.graph.name!r}"
+
+        async def refuse_if_taken() -> None:
+            if await self.store.where_is(chosen) is not None:
+                await self._require_saved(chosen, choice.graph, (await self.values.pack_all(given, where=where))[0])
+
+        # One that is refused saves nothing. Whoever starts the run from here on is noticed when it is to begin.
+        unless = None if run_id is None else refuse_if_taken
+        prepared = choice.prepared or await self._catalogue.save(choice.program, at=now, unless=unless)
+        encoded, blobs = await self.values.pack_all(given, where=where)
         created = creation(prepared, given, encoded, settings, project_id=self._project)
         run: Run[R] = self._handle(chosen, choice.output_type)
 
@@ -225,6 +241,18 @@ class Starting(ABC):
             is_other = any(f"input {name!r}" in taken.differing for name in given)
             if there.workflow != workflow or (is_other and await self.store.load_deletion(run_id) is None):
                 raise
+
+    async def _require_saved(self, run_id: RunId, graph: Graph, inputs: Mapping[str, e.Encoded]) -> None:
+        """A run with this id is there: it was not started of a graph that was never saved."""
+        there = await self._handle(run_id).state()
+        graph_hash = content_hash(graph)
+        if there.graph_hash == graph_hash:
+            return
+        if any(saved.graph_hash == graph_hash for saved in await self.store.list_versions(graph.name)):
+            return
+        raise RunIdTaken(
+            run_id, [what async for what in differences_from_unsaved(there, graph.name, inputs, self.values)]
+        )
 
     async def _require_same(self, run: Run[Any], created: e.RunCreated) -> None:
         """A run with this id is there: it must have been started in the same way."""

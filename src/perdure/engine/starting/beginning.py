@@ -117,11 +117,23 @@ async def differences(there: RunState, created: e.RunCreated, values: Values) ->
     if there.workflow != created.workflow:
         yield "workflow"
     elif there.graph_hash != created.graph_hash:
-        yield f"version {there.version} of the workflow"
-    for name in sorted(there.inputs.keys() | created.inputs.keys()):
-        one, other = there.inputs.get(name), created.inputs.get(name)
-        if one is None or other is None or not await _are_equal(one, other, values):
-            yield f"input {name!r}"
+        changed = ", which has changed since" if created.version > there.version else ""
+        yield f"version {there.version} of the workflow{changed}"
+    async for what in _differing_inputs(there, created.inputs, values):
+        yield what
+
+
+async def differences_from_unsaved(
+    there: RunState, workflow: str, inputs: Mapping[str, e.Encoded], values: Values
+) -> AsyncIterator[str]:
+    """Yield the same where what is to be started has no version: so it is not that of the run that is there."""
+    yield (
+        "workflow"
+        if there.workflow != workflow
+        else f"version {there.version} of the workflow, which has changed since"
+    )
+    async for what in _differing_inputs(there, inputs, values):
+        yield what
 
 
 def _unclear_inputs(plan: Plan, given: Mapping[str, Any], encoded: Mapping[str, e.Encoded]) -> Iterator[str]:
@@ -143,6 +155,14 @@ def _is_clear(value: Any, encoded: e.Encoded, edge: Edge) -> bool:
         return all(truth == is_true(part_of(encoded, edge.path)) for truth in truths.values())
     except (TruthUnclear, LookupError):
         return False
+
+
+async def _differing_inputs(there: RunState, inputs: Mapping[str, e.Encoded], values: Values) -> AsyncIterator[str]:
+    """Yield which inputs of the run that is there are others."""
+    for name in sorted(there.inputs.keys() | inputs.keys()):
+        one, other = there.inputs.get(name), inputs.get(name)
+        if one is None or other is None or not await _are_equal(one, other, values):
+            yield f"input {name!r}"
 
 
 async def _are_equal(one: e.Encoded, other: e.Encoded, values: Values) -> bool:
