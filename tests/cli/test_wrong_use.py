@@ -134,7 +134,7 @@ def test_who_only_looks_creates_nothing_in_a_file_of_somebody_else(cli: Cli, sta
     file = cli.write("other.db", "")
     if statements:
         connection = apsw.Connection(str(file))
-        connection.execute(statements)
+        connection.execute(statements).fetchall()
         connection.close()
     before = file.read_bytes()
 
@@ -143,6 +143,53 @@ def test_who_only_looks_creates_nothing_in_a_file_of_somebody_else(cli: Cli, sta
 
     assert file.read_bytes() == before
     assert not list(cli.folder.glob("other.db-*"))
+
+
+@pytest.mark.parametrize(
+    ("statements", "seen"),
+    [
+        ("CREATE TABLE customers (name TEXT)", "customers"),
+        ("PRAGMA journal_mode = WAL; CREATE TABLE customers (name TEXT)", "customers"),
+        ("CREATE TABLE blobs (id INTEGER PRIMARY KEY AUTOINCREMENT)", "blobs"),
+        ("CREATE TABLE schema_migrations (version TEXT, dirty BOOLEAN)", "schema_migrations"),
+    ],
+    ids=["with-a-table", "in-wal-mode", "with-a-name-of-ours", "with-migrations"],
+)
+@pytest.mark.parametrize("is_read_only", [False, True], ids=["writable", "read-only"])
+def test_who_runs_something_creates_nothing_in_a_file_of_somebody_else(
+    cli: Cli, statements: str, seen: str, *, is_read_only: bool
+):
+    cli.write("flow.py", FLOW)
+    file = cli.folder / "other.db"
+    connection = apsw.Connection(str(file))
+    connection.execute(statements).fetchall()
+    connection.close()
+    before = file.read_bytes()
+    command = ("run", "flow.py", "-i", "name=a", "--store", "sqlite:///other.db")
+
+    if is_read_only:
+        file.chmod(0o444)
+        cli.folder.chmod(0o555)
+    done = cli(*command, before=obey_permissions if is_read_only else None)
+    cli.folder.chmod(0o755)
+
+    assert done.returncode == 2
+    assert f"is another program's: it holds tables ('{seen}' is one)" in done.stderr
+    assert file.read_bytes() == before
+    assert not list(cli.folder.glob("other.db-*"))
+
+
+def test_a_store_of_which_a_table_is_missing_is_damaged(cli: Cli):
+    cli.write("flow.py", FLOW)
+    cli("run", "flow.py", "-i", "name=a", "--run-id", "r")
+    connection = apsw.Connection(str(cli.folder / "perdure.db"))
+    connection.execute("PRAGMA foreign_keys = OFF; DROP TABLE run_events").fetchall()
+    connection.close()
+
+    for command in (("run", "flow.py", "-i", "name=b"), ("events", "r")):
+        said = refused(cli, *command)
+        assert "is not as perdure left it: no such table: run_events. Restore it from a backup" in said
+    assert cli.json("events", "r")["error"]["code"] == "store_damaged"
 
 
 @pytest.mark.parametrize(

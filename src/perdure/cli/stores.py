@@ -26,8 +26,8 @@ def require(place: Place) -> None:
         )
     if not is_prepared(place.url):
         raise StoreUnavailable(
-            f"There is no store in the file of {place.url}: it has no tables of perdure's. `perdure run` creates them; --store "
-            "or PERDURE_STORE name another."
+            f"There is no store in the file of {place.url}: it has no tables of perdure's. `perdure run` creates them in an "
+            "empty file; --store or PERDURE_STORE name another."
         )
 
 

@@ -12,7 +12,7 @@ class StoreError(PerdureError):
 
 
 class StoreUnavailable(StoreError):
-    """The database cannot be reached, or not opened."""
+    """The database cannot be reached, or not opened, or belongs to another program."""
 
     code = "store_unavailable"
 
@@ -42,7 +42,7 @@ class StoreTooNew(StoreError):
 
 
 class StoreDamaged(StoreError):
-    """The database is not one, or its pages are damaged."""
+    """The database is not one, or its pages or tables are damaged."""
 
     code = "store_damaged"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import time
 from collections.abc import Generator
 from contextlib import closing, contextmanager
@@ -40,6 +41,17 @@ FATAL_IO = frozenset(
     (apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC, apsw.SQLITE_IOERR_CORRUPTFS, apsw.SQLITE_IOERR_DATA)
 )
 """After these nothing is tried again: the system may report a sync as done that has lost the pages of the failed one."""
+_OURS = "SELECT 1 FROM sqlite_schema WHERE name = 'schema_migrations' AND sql LIKE '%number%checksum%'"
+"""Finds where perdure notes its schema. Others have tables of this name, too, but not with these columns."""
+_OTHERS = """
+SELECT name FROM sqlite_schema
+WHERE type IN ('table', 'view') AND name NOT GLOB 'sqlite_*'
+  AND NOT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'schema_migrations' AND sql LIKE '%number%checksum%')
+ORDER BY rowid LIMIT 1
+"""
+"""Finds a table in a file where that is not. In one statement: another process may create ours at this moment."""
+_MISSING = re.compile(r"no such (table|column|index|view)|has no column named")
+"""How SQLite says that the schema is not the one for which a statement was written."""
 _NOT_WRITABLE = frozenset((errno.EACCES, errno.EPERM, errno.EROFS))
 
 
@@ -68,7 +80,7 @@ def parse_url(url: str) -> Location:
 
 
 def connect(location: Location, *, read_only: bool = False) -> apsw.Connection:
-    """Open a connection with durable settings. The file is created for its owner alone."""
+    """Open a connection with durable settings. The file is created for its owner alone; one of another program is left alone."""
     _require_safe_library()
     _require_local_folder(location.path)
     with translated(location.path):
@@ -76,6 +88,7 @@ def connect(location: Location, *, read_only: bool = False) -> apsw.Connection:
             os.close(os.open(location.path, os.O_CREAT | os.O_RDWR, 0o600))
         connection = apsw.Connection(str(location.path), flags=apsw.SQLITE_OPEN_READWRITE)
         set_patience(connection, BUSY_TIMEOUT_MS / 1_000)
+        require_ours(connection, location.path)
         if not connection.execute("PRAGMA page_count").get:
             # Only a file without any page takes this, and others would be written to: room can be given back in portions.
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
@@ -104,12 +117,23 @@ def connect_without_writing(path: Path, *, immutable: bool) -> apsw.Connection:
         return connection
 
 
+def require_ours(connection: apsw.Connection, path: Path) -> None:
+    """Refuse a file that holds tables of another program, which must not find ours among them."""
+    if (name := connection.execute(_OTHERS).get) is None:
+        return
+    connection.close()  # before the file gets a log that it may not have had
+    raise StoreUnavailable(
+        f"The database {path} is another program's: it holds tables ({name!r} is one), but not the one in which perdure "
+        "notes its schema. Nothing was changed. Name another file, such as sqlite:///perdure.db."
+    )
+
+
 def holds_tables(path: Path) -> bool:
     """Whether tables of perdure's are in a file. True if that cannot be told: whoever opens it hears why."""
     try:
         # Where there is a log, looking without locks could miss what is in it; where there is none, with locks it makes one.
         with closing(connect_without_writing(path, immutable=not log_of(path).exists())) as connection:
-            found = connection.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'schema_migrations'").get
+            found = connection.execute(_OURS).get
     except (StoreError, apsw.Error):
         return True
     return bool(found)
@@ -217,6 +241,10 @@ def translate(error: apsw.Error, path: Path) -> StoreError:
                 f"The disk failed while the database {path} was made durable: {error}. Nothing more is written to it by this "
                 "process, because what the disk has lost would not be noticed. Check the disk, then start again: what is stored "
                 "then is what counts."
+            )
+        case apsw.SQLError() if _MISSING.search(str(error)):
+            return StoreDamaged(
+                f"The database {path} is not as perdure left it: {error}. Restore it from a backup, or choose another --store."
             )
         case apsw.CantOpenError():
             return StoreUnavailable(

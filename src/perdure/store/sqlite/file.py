@@ -33,6 +33,7 @@ from perdure.store.sqlite.connection import (
     connect,
     identity_of,
     is_fatal,
+    require_ours,
     set_patience,
     translate,
     translated,
@@ -136,6 +137,7 @@ class SqliteFile:
         self._failure = StoreReadOnly(
             f"The database {self.path} is read-only. {CHECK_RIGHTS}, or choose another --store."
         )
+        self._frozen.read(lambda connection: require_ours(connection, self.path))
         applied = self._frozen.read(self._applied)
         if plan(applied, read_migrations(PACKAGE), where=str(self.path)):
             raise self._failure
