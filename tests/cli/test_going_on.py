@@ -155,10 +155,10 @@ def test_interrupted_runs_can_be_listed(cli: Cli):
 def test_the_first_word_about_a_node_in_doubt_counts(cli: Cli):
     in_doubt(cli)
 
-    first = cli("resolve", "r1", "pay", "done")
+    first = cli("resolve", "r1", "pay", "done", "--output", '"paid"')
     other = cli("resolve", "r1", "pay", "retry")
 
-    assert "pay of run r1: done, with null as its output. `perdure resume r1` goes on." in first.stdout
+    assert "pay of run r1: done. `perdure resume r1` goes on." in first.stdout
     assert other.returncode == 2
     assert "it was resolved as 'done' before" in other.stderr
     assert cli.json("resolve", "r1", "pay", "retry")["error"]["code"] == "not_in_doubt"

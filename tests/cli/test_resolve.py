@@ -65,9 +65,9 @@ def buy_twice() -> dict:
 """
 
 
-def in_doubt(cli: Cli, flow: str, node: str) -> None:
+def in_doubt(cli: Cli, flow: str, node: str, text: str = FLOW) -> None:
     """Leave run `r1` of a workflow with a node in doubt."""
-    cli.write("flow.py", FLOW)
+    cli.write("flow.py", text)
     process = cli.start("run", f"flow.py:{flow}", "--run-id", "r1")
     read_until(process, f"{node} started")
     process.kill()
@@ -98,6 +98,47 @@ def test_an_output_that_does_not_fit_is_refused_and_may_be_corrected(cli: Cli):
     assert "--output is not what node pay returns" in wrong.stderr
     assert "Receipt" in wrong.stderr
     assert cli("resolve", "r1", "pay", "done", "--output", '{"number": 1, "total": "2"}').returncode == 0
+
+
+@pytest.mark.slow
+def test_nothing_is_refused_where_the_node_returns_something(cli: Cli):
+    in_doubt(cli, "buy", "pay")
+
+    left_out = cli("resolve", "r1", "pay", "done")
+    null = cli("resolve", "r1", "pay", "done", "--output", "null")
+
+    assert (left_out.returncode, null.returncode) == (2, 2)
+    assert "--output is missing: node pay returns Receipt." in left_out.stderr
+    assert "--output is not what node pay returns" in null.stderr
+    assert cli.json("show", "r1")["status"] == "suspended"
+    assert cli("resolve", "r1", "pay", "retry").returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("returned", ["None", "Receipt | None", "Any", "list | None"])
+def test_nothing_is_taken_where_the_node_may_return_it(cli: Cli, returned: str):
+    changed = FLOW.replace("def pay() -> Receipt:", f"def pay() -> {returned}:").replace(
+        "dataclass\n", "dataclass\nfrom typing import Any\n", 1
+    )
+    in_doubt(cli, "buy_bare", "pay", changed)
+
+    said = cli("resolve", "r1", "pay", "done")
+
+    assert (said.returncode, said.stderr) == (0, "")
+    assert "done, with null as its output" in said.stdout
+    assert cli("resume", "r1").stdout.endswith("\nNoneType None\n")
+
+
+@pytest.mark.slow
+def test_without_the_code_nothing_is_taken_for_null(cli: Cli):
+    in_doubt(cli, "buy_twice", "pay_twice")
+    left_out = cli("resolve", "r1", "pay_twice", "done")
+    (cli.folder / "flow.py").rename(cli.folder / "elsewhere.py")
+
+    said = cli("resolve", "r1", "pay_twice", "done")
+
+    assert "has outputs with names (receipt, note)" in left_out.stderr
+    assert (said.returncode, said.stderr) == (0, "")
 
 
 def test_without_the_code_an_output_is_plain_json_and_that_is_said(cli: Cli):

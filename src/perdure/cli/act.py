@@ -68,7 +68,7 @@ async def cancel_command(run: str, reason: str, store: Place, as_json: bool) -> 
 @click.argument("run", metavar="RUN")
 @click.argument("node", metavar="NODE")
 @click.argument("resolution", metavar="done|retry|fail", type=click.Choice(["done", "retry", "fail"]))
-@click.option("--output", metavar="JSON", help="With done: what the node would have returned. Null if nothing is said.")
+@click.option("--output", metavar="JSON", help="With done: what the node would have returned. Null unless given.")
 @imports_option
 @store_option
 @json_option
@@ -91,7 +91,8 @@ def resolve_command(
     """
     require(store)
     with users_output(as_json=as_json):
-        value = None if output is None else asyncio.run(read_output(run, node, output, imports, store))
+        is_read = resolution == "done" or output is not None
+        value = asyncio.run(read_output(run, node, output, imports, store)) if is_read else None
         run_id = asyncio.run(_resolve(run, node, resolution, value, store))
     if as_json:
         print_json({"run_id": run_id, "node": node, "resolution": resolution})

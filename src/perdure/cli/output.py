@@ -25,23 +25,29 @@ from perdure.journal.states import RunState
 
 
 async def read_output(
-    run: str, node: str, text: str, imports: Iterable[str], place: Place, *, version: str | None = None
+    run: str, node: str, text: str | None, imports: Iterable[str], place: Place, *, version: str | None = None
 ) -> Any:
-    """Return what a JSON text stands for as the node's body would have returned it: a model, an enum, several outputs.
+    """Return what a JSON text stands for as the node's body would have returned it: a model, an enum, several outputs. No text
+    is the same as null.
 
-    Where the node's code is not at hand, it is what JSON has for it, and standard error says so.
+    Where the node's code is not at hand, it is what JSON has for it, and standard error says so unless it is null.
     """
-    value = _parsed(text)
+    value = None if text is None else _parsed(text)
     async with opened(place) as store:
         state = (await load_run(store, await find_run(store, run))).run
         if version is None:
             graph = await load_graph(store, state)
         else:
             state, graph = await on_version(state, version, store)
-    if value is None or graph is None or node not in {known.id for known in graph.nodes}:
+    if graph is None or node not in {known.id for known in graph.nodes}:
         return value  # whoever is told of it says what is wrong
-    node_type = _type_of(node, state, graph, imports)
-    return value if node_type is None else _as_returned(node, text, node_type)
+    node_type = _type_of(node, state, graph, imports, may_be_unknown=value is None)
+    if node_type is None:
+        return value
+    if text is None:
+        _require_nothing(node, node_type)
+        return None
+    return _as_returned(node, text, node_type)
 
 
 def _parsed(text: str) -> Any:
@@ -52,19 +58,39 @@ def _parsed(text: str) -> Any:
         raise click.UsageError(f"--output is not JSON: {error}. If it is a text, quote it: --output {quoted}") from None
 
 
-def _type_of(node: str, run: RunState, graph: Graph, imports: Iterable[str]) -> NodeType[..., Any] | None:
+def _type_of(
+    node: str, run: RunState, graph: Graph, imports: Iterable[str], *, may_be_unknown: bool
+) -> NodeType[..., Any] | None:
     name = next(known.type for known in graph.nodes if known.id == node)
     try:
         load_types_of(run, graph, imports)
     except PerdureError as error:
         if name in declared_types():
             return declared_types()[name]
+        if may_be_unknown:
+            return None
         if imports or {edge.source_handle for edge in graph.edges if edge.source == node} - {DEFAULT_OUTPUT}:
             raise  # outputs that have names cannot be told from one that is an object
         click.echo(
             f"perdure: the output is kept as plain JSON, because the node's code is not at hand. {error}", err=True
         )
     return declared_types().get(name)
+
+
+def _require_nothing(node: str, node_type: NodeType[..., Any]) -> None:
+    """Refuse to leave out what the node would have returned, if that is not nothing."""
+    handles = {handle.name: handle.annotation for handle in node_type.outputs}
+    if handles.keys() != {DEFAULT_OUTPUT}:
+        if handles:
+            _named(node, "null", handles)
+        return
+    try:
+        from_json(b"null", handles[DEFAULT_OUTPUT])
+    except ValueError:
+        raise click.UsageError(
+            f"--output is missing: node {plain(node)} returns {words_for(handles[DEFAULT_OUTPUT])}. Give what it would have "
+            "returned, as JSON."
+        ) from None
 
 
 def _as_returned(node: str, text: str, node_type: NodeType[..., Any]) -> Any:
