@@ -146,10 +146,19 @@ def test_a_deadline_that_passes_while_nobody_drives_answers_when_somebody_does(f
     told = asking(flow, "hurried").stdout
     assert "or stay with it, also for when its time has come: perdure resume r1 --stay" in told
     time.sleep(8.5)
+    listed, shown, questions = flow("list").stdout, flow("show", "r1").stdout, flow("answer").stdout
+    assert listed.splitlines()[1].endswith("asks 'Quick!'; its time is over")
+    assert "soon asks 'Quick!'; its time is over" in shown
+    assert "perdure answer" not in shown
+    assert "its time is over  Quick!" in questions
 
+    too_late = flow("answer", "r1", "me!")
+    assert flow("answer").stdout == "Nothing is asked.\n"
     done = flow("resume", "r1")
     late = flow("answer", "r1/soon/1", "me!")
 
+    assert too_late.returncode == 2
+    assert "Question 'r1/soon/1' of run 'r1' was not answered in time." in too_late.stderr
     assert done.stdout.splitlines()[-1] == "too late"
     assert "soon was not answered in time; its default counts: too late" in done.stdout
     assert late.returncode == 2

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from perdure import Engine, EngineSettings
+from perdure.clock import SystemClock
 from perdure.engine.inspect import verify_run
 from perdure.engine.runs.run import Run
 from perdure.journal import events as e
@@ -36,6 +37,13 @@ class AtOnce(StoreProxy):
         if name == "add_command" and self.all_have_looked is not None:
             await self.all_have_looked.wait()
         return await call()
+
+
+class Later(SystemClock):
+    """The time of those who come an hour later."""
+
+    def now_micros(self) -> int:
+        return super().now_micros() + 3_600_000_000
 
 
 def engine_on(url: Any, **options: Any) -> Engine:

@@ -1,20 +1,24 @@
-"""Signals to runs that have ended, or end in this very moment: who sends one is told what came of it."""
+"""Signals to runs that have ended, or end in this very moment: who sends one is told what came of it. And signals that come when
+it is too late for those who wait."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from perdure import Context, Engine, node, workflow
+from perdure import Context, Engine, EngineSettings, node, workflow
 from perdure.engine.runs.run import Run
 from perdure.errors import CommandIdTaken, RunCancelled, RunEnded, RunFailed
 from perdure.journal import events as e
+from perdure.journal.events import Journal
+from perdure.journal.states import RunStatus
 from perdure.store.base import Store
 from perdure.store.opening import open_store
 from perdure.testing.proxy import StoreProxy
-from tests.engine.engines import assert_whole, log_of
+from tests.engine.engines import Later, assert_whole, log_of
 
 broken: set[str] = set()
 
@@ -165,4 +169,55 @@ async def test_a_signal_that_was_sent_twice_and_acknowledged_once_counts(store_u
         await run.retry()
         assert await run.result() == 11
         assert await received(run) == ["one"]
+        await assert_whole(engine, run)
+
+
+# After the time of those who wait
+
+
+async def until(run: Run[Any], status: RunStatus) -> None:
+    while await run.status() is not status:
+        await asyncio.sleep(0.01)
+
+
+@node
+async def in_time(ctx: Context) -> list[int]:
+    async def more(timeout: float) -> int:
+        try:
+            return await ctx.wait_for("more", schema=int, timeout=timeout)
+        except TimeoutError:
+            return -1
+
+    return [*await asyncio.gather(more(60), more(60), more(7_200)), await more(7_200)]
+
+
+@workflow
+def in_time_flow() -> list[int]:
+    return in_time()
+
+
+@pytest.mark.parametrize("is_paused", [False, True], ids=["asleep", "paused"])
+@pytest.mark.parametrize("journal", ["log", "audit"])
+async def test_a_signal_that_is_sent_too_late_for_some_is_for_others(
+    store_url: str, journal: Journal, is_paused: bool
+) -> None:
+    async with Engine(store_url, journal=journal, settings=EngineSettings(hibernate_after=0)) as engine:
+        run = await engine.start(in_time_flow)
+        await until(run, RunStatus.SUSPENDED)
+        if is_paused:
+            await run.pause()
+            await until(run, RunStatus.PAUSED)
+
+    async with Engine(store_url, workflows=(), recover=False) as sender:
+        await (await sender.get(run.run_id)).signal("more", 1)
+    async with Engine(store_url, workflows=(), recover=False, clock=Later()) as sender:
+        late = await sender.get(run.run_id)
+        await late.signal("more", 2)
+        await late.signal("more", 3)
+        if is_paused:
+            await late.resume()
+
+    async with Engine(store_url, workflows=[in_time_flow], clock=Later()) as engine:
+        run = await engine.get(run.run_id)
+        assert await run.result() == [1, -1, 2, 3]
         await assert_whole(engine, run)

@@ -8,14 +8,14 @@ from typing import Any, TypeVar
 
 import pytest
 
-from perdure import Context, Engine, Interaction, Stream, ask, collect, node, workflow
+from perdure import Context, Engine, EngineSettings, Interaction, Stream, ask, collect, node, workflow
 from perdure.engine.owning import recovery
 from perdure.engine.runs.run import Run
-from perdure.errors import AnsweredAlready, AnswerRefused
+from perdure.errors import AnsweredAlready, AnswerRefused, RunFailed
 from perdure.journal import events as e
 from perdure.journal.states import RunStatus
 from perdure.testing.loop import run_virtual
-from tests.engine.engines import assert_whole, counted, engine_on
+from tests.engine.engines import Later, assert_whole, counted, engine_on
 
 T = TypeVar("T")
 
@@ -411,6 +411,70 @@ def test_of_an_answer_and_a_deadline_one_wins_and_nobody_is_told_otherwise(
         return outcomes
 
     assert seldom_looking(sqlite_url, main, hibernate_after=hibernate_after) == {"somebody", "nobody"}
+
+
+async def begun_and_left(url: str, flow: Any) -> str:
+    """Start a run, and leave it when it rests."""
+    async with Engine(url, settings=EngineSettings(hibernate_after=COLD)) as engine:
+        run = await engine.start(flow)
+        await run.wait()
+        return run.run_id
+
+
+@node
+async def insists(ctx: Context) -> str:
+    return await ctx.ask("which?", deadline=10)
+
+
+@workflow
+def insists_inside() -> str:
+    return insists()
+
+
+@pytest.mark.parametrize("flow", [decided_inside, decided_between, insists_inside])
+async def test_an_answer_after_the_deadline_is_too_late_also_where_no_engine_was_there(
+    store_url: str, flow: Any
+) -> None:
+    run_id = await begun_and_left(store_url, flow)
+    async with Engine(store_url, workflows=(), recover=False, clock=Later()) as answering:
+        run = await answering.get(run_id)
+        (question,) = await run.questions()
+
+        for value in ("somebody", "somebody", "nobody"):
+            with pytest.raises(AnsweredAlready, match="was not answered in time"):
+                await run.answer(question.interaction_id, value)
+
+        assert await run.questions() == []
+        (command,) = await answering.store.latest_commands(run.run_id, limit=10)
+        assert command.payload["by"] == "deadline"
+
+    async with Engine(store_url, workflows=[flow]) as engine:  # by its own clock, it is not even time
+        run = await engine.get(run_id)
+        if flow is insists_inside:
+            with pytest.raises(RunFailed, match="nobody has answered 'which\\?' in time"):
+                await run.result()
+        else:
+            assert await run.result() == "nobody"
+        await assert_whole(engine, run)
+
+
+async def test_an_answer_in_time_may_be_sent_again_after_the_deadline(store_url: str) -> None:
+    run_id = await begun_and_left(store_url, decided_between)
+    async with Engine(store_url, workflows=(), recover=False) as answering:
+        run = await answering.get(run_id)
+        (question,) = await run.questions()
+        await run.answer(question.interaction_id, "somebody", answer_id="one")
+
+    async with Engine(store_url, workflows=(), recover=False, clock=Later()) as late:
+        run = await late.get(run_id)
+        await run.answer(question.interaction_id, "somebody", answer_id="one")
+        with pytest.raises(AnsweredAlready, match="has been answered"):
+            await run.answer(question.interaction_id, "somebody else")
+
+    async with Engine(store_url, workflows=[decided_between], clock=Later()) as engine:
+        run = await engine.get(run_id)
+        assert await run.result() == "somebody"
+        await assert_whole(engine, run)
 
 
 # Nonsense

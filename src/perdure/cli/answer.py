@@ -15,7 +15,7 @@ from perdure.cli.questions import as_typed, ask_here, prompt_of, read_answer, ta
 from perdure.cli.stores import opened
 from perdure.cli.terminal import Paper, paper
 from perdure.cli.waits import example_answer, waiting_words
-from perdure.cli.words import cells, day_and_time, fitted, padded, plain, until
+from perdure.cli.words import TIME_IS_OVER, cells, day_and_time, fitted, padded, plain, until
 from perdure.clock import SystemClock
 from perdure.engine.engine import Engine
 from perdure.engine.inspect import find_run, living_engines, wait_report, whole_values
@@ -169,7 +169,7 @@ def _print(found: Sequence[OpenWait], sheet: Paper, *, more: bool) -> None:
     rows = [("QUESTION", "ASKED", "UNTIL", "")]
     for question in found:
         wait = question.wait
-        limit = "" if wait.due is None else until(wait.due, now=now)
+        limit = "" if wait.due is None else until(wait.due, now=now) if now < wait.due else TIME_IS_OVER
         asked = prompt_of(wait) if wait.kind is WaitKind.ASK else waiting_words(wait, now=now)
         rows.append((plain(wait.wait_id), day_and_time(wait.opened_at), limit, plain(asked)))
     widths = [max(cells(row[column]) for row in rows) for column in range(3)]

@@ -10,7 +10,8 @@ import click
 import msgspec
 
 from perdure.cli.terminal import Paper
-from perdure.cli.words import day_and_time, plain, plain_lines, value_text
+from perdure.cli.words import day_and_time, limit, plain, plain_lines, value_text
+from perdure.clock import SystemClock
 from perdure.engine.driving.interactions import checked_answer
 from perdure.graph.constants import is_array, is_object
 from perdure.journal.events import Encoded
@@ -46,9 +47,9 @@ _YES_NO: Mapping[str, bool] = {"yes": True, "y": True, "no": False, "n": False}
 def question_lines(found: OpenWait, show: Encoded | None, sheet: Paper) -> Iterator[str]:
     """Yield a question as the person reads it who answers: what is asked, what there is to see, and the choices."""
     wait, pen = found.wait, sheet.pen
-    limit = "" if wait.due is None else f", until {day_and_time(wait.due)}"
+    until = limit(wait.due, now=SystemClock().now_micros())
     where = f"{plain(wait.node_id)} of run {plain(found.run_id)} ({plain(found.workflow)})"
-    yield pen.faint(f"{where}, asked {day_and_time(wait.opened_at)}{limit}")
+    yield pen.faint(f"{where}, asked {day_and_time(wait.opened_at)}{until}")
     yield pen.strong(plain_lines(prompt_of(wait)))
     if show is not None:
         yield ""

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from perdure.cli.options import Place
-from perdure.cli.words import counted, plain, until
+from perdure.cli.words import counted, limit, plain
+from perdure.clock import SystemClock
 from perdure.engine.inspect import is_answered, load_graph, open_waits
 from perdure.graph.model import FED, Graph
 from perdure.ids import NodeId, RunId
@@ -33,10 +34,15 @@ NOTHING = Awaited()
 
 
 async def what_is_awaited(store: Store, stored: StoredRun) -> Awaited:
-    """Return what a run waits for."""
+    """Return what a run waits for. Where the time for something is over, nobody can give it any more."""
+    now = SystemClock().now_micros()
     graph = await load_graph(store, stored.run) if stored.run.status in WAITING else None
-    waits = [wait for wait in open_waits(stored) if not is_answered(stored, wait)]
+    waits = [wait for wait in open_waits(stored) if not (is_answered(stored, wait) or _is_over(wait, now))]
     return Awaited(waits=waits, inputs=_open_inputs(stored, graph))
+
+
+def _is_over(wait: WaitState, now: int) -> bool:
+    return wait.due is not None and wait.due <= now
 
 
 def _open_inputs(stored: StoredRun, graph: Graph | None) -> list[NodeId]:
@@ -56,7 +62,7 @@ def waiting_words(wait: WaitState, *, now: int) -> str:
             told = f"waits for signal {plain(repr(wait.signal))}"
         case WaitKind.SLEEP:
             told = "sleeps"
-    return told if wait.due is None else f"{told}, until {until(wait.due, now=now)}"
+    return told + limit(wait.due, now=now)
 
 
 def how_to_end(run_id: RunId, awaited: Awaited, place: Place) -> Iterator[tuple[str, str]]:

@@ -22,6 +22,8 @@ SHORT_LIST_CHARS = 80
 """A list that takes no more is written in one line."""
 MOST_ITEMS = 100
 """Larger arrays are described, not written out."""
+TIME_IS_OVER = "its time is over"
+"""What is said of whoever has waited until some time, and has yet to be taken up."""
 
 _ELLIPSIS = "…"
 _NOTES = ("$unset", "$extra")
@@ -62,10 +64,19 @@ def until(micros: int, *, now: int) -> str:
     return time_of_day(micros) if _local(micros).date() == _local(now).date() else day_and_time(micros)
 
 
+def limit(due: int | None, *, now: int) -> str:
+    """Return how long something is waited for, as it follows what that is: `, until 13:14:23`."""
+    if due is None:
+        return ""
+    return f", until {until(due, now=now)}" if now < due else f"; {TIME_IS_OVER}"
+
+
 def waking(reason: str, wake_at: int | None, *, now: int) -> str:
     """Return when time itself moves a run that rests for some reason: what it waits for may have more time than that."""
     if wake_at is None:
         return ""
+    if wake_at <= now:
+        return f"; {TIME_IS_OVER}"
     return f"{', until' if reason == SLEEPS else '; wakes at'} {until(wake_at, now=now)}"
 
 

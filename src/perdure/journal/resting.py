@@ -100,10 +100,14 @@ class Resting(Streaming):
             e.InteractionResponded(node_id=wait.node_id, interaction_id=wait.wait_id, answer=e.maybe(answer), by=by), at
         )
 
-    def signal_received(self, signal_id: str, name: str, value: e.Encoded, *, at: int) -> None:
-        """A signal has come: whoever has waited longest for it gets it, and if nobody does, it is kept."""
+    def signal_received(self, signal_id: str, name: str, value: e.Encoded, *, sent_at: int, at: int) -> None:
+        """A signal has come: whoever has waited longest for it gets it, and if nobody does, it is kept. For those whose time was
+        over when it was sent, it comes too late, though nobody may have been there to tell them so."""
         if self.projection.waits.has_signal(signal_id):
             return
+        for wait in self.projection.waits.open():
+            if wait.signal == name and wait.due is not None and wait.due <= min(sent_at, at):
+                self.time_came(wait, at=at)
         self._record(e.SignalReceived(name=name, signal_id=signal_id, value=value), at)
         waiting = [wait for wait in self.projection.waits.open() if wait.signal == name]
         signal = self.projection.waits.untaken(name)

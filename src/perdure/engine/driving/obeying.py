@@ -68,7 +68,8 @@ def _obey_answer(command: Command, driver: Driver, at: int) -> bool:
 def _obey_signal(command: Command, driver: Driver, at: int) -> bool:
     signal = msgspec.convert(command.payload, Signal)
     driver.use_blobs(signal.blobs)
-    driver.decider.signal_received(signal.signal_id, signal.name, msgspec.Raw(signal.value.encode()), at=at)
+    value = msgspec.Raw(signal.value.encode())
+    driver.decider.signal_received(signal.signal_id, signal.name, value, sent_at=command.created_at, at=at)
     return True
 
 

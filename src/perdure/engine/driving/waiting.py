@@ -6,7 +6,8 @@ whole run is put to sleep: its bodies are unwound, its lease is let go, and noth
 
 **One word for each question.** An answer is a command whose id is made of the question's, so that the store itself lets only one
 through. The time limit of a question answers like everybody else, by the same id: of an answer and a limit that come at once,
-one wins, and nobody is told otherwise.
+one wins, and nobody is told otherwise. Where no engine is there to see that the time is over, whoever comes too late writes the
+answer of the limit.
 """
 
 from __future__ import annotations
@@ -83,6 +84,12 @@ def answer_command(run_id: RunId, answer: Answer, *, at: int) -> Command:
         payload=msgspec.to_builtins(answer),
         created_at=at,
     )
+
+
+def is_late(wait: WaitState, at: int) -> bool:
+    """Whether nobody has answered a question in time."""
+    is_open = wait.kind is WaitKind.ASK and wait.status is WaitStatus.OPEN
+    return is_open and wait.due is not None and wait.due <= at
 
 
 def answer_in_time(wait: WaitState) -> Answer:

@@ -13,12 +13,12 @@ from perdure.engine.driving.goingback import GOING_BACK
 from perdure.engine.driving.obeying import resolve
 from perdure.engine.driving.reopening import Reopening
 from perdure.engine.driving.returning import Returning
-from perdure.engine.driving.waiting import answer_command, answer_in_time
+from perdure.engine.driving.waiting import answer_command, answer_in_time, is_late
 from perdure.engine.recording.machinery import Machinery
 from perdure.errors import CommandIdTaken
 from perdure.ids import CommandId, EngineId, Epoch
 from perdure.journal.projection import Projection
-from perdure.journal.states import MOVING, TERMINAL, WAITING, RunState, RunStatus, WaitKind, WaitState, WaitStatus
+from perdure.journal.states import MOVING, TERMINAL, WAITING, RunState, RunStatus
 from perdure.journal.waiting import Waits
 from perdure.store.base import Store
 from perdure.store.shapes import CLOSE, SEND, Command, EngineRow, ItemRange, StoredRun
@@ -93,12 +93,6 @@ async def answered_in_time(stored: StoredRun, store: Store, *, at: int) -> Store
         with suppress(CommandIdTaken):  # somebody was faster
             await store.add_command(answer_command(stored.run.run_id, answer_in_time(wait), at=at))
     return (await store.load_run(stored.run.run_id) or stored) if late else stored
-
-
-def is_late(wait: WaitState, at: int) -> bool:
-    """Whether nobody has answered a question in time."""
-    is_open = wait.kind is WaitKind.ASK and wait.status is WaitStatus.OPEN
-    return is_open and wait.due is not None and wait.due <= at
 
 
 def take_up(

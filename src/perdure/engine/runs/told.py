@@ -15,7 +15,7 @@ from perdure.dispatch.failure import storable
 from perdure.engine.attempts.concluding import conclude_for
 from perdure.engine.attempts.resolution import Resolution, done
 from perdure.engine.driving.interactions import Interaction, checked_answer, interaction_of
-from perdure.engine.driving.waiting import DEADLINE, Answer, Signal, answer_command
+from perdure.engine.driving.waiting import DEADLINE, Answer, Signal, answer_command, answer_in_time, is_late
 from perdure.engine.stored.absence import look_for
 from perdure.errors import (
     AnsweredAlready,
@@ -131,7 +131,7 @@ class Told:
         """Answer a question. The first answer counts; the same `answer_id` again has no effect.
 
         Raises AnswerRefused if it is not what was asked for, which leaves the question open; AnsweredAlready if there is an
-        answer; WaitNotFound if the run has no such question.
+        answer, or its deadline is over; WaitNotFound if the run has no such question.
         """
         asked = await self._question(interaction_id)
         wait = asked.wait
@@ -180,6 +180,9 @@ class Told:
     async def _settle(
         self, run_status: RunStatus, wait: WaitState, value: Any, *, by: str, answer_id: str | None
     ) -> None:
+        is_open = wait.status is WaitStatus.OPEN and run_status not in TERMINAL
+        if is_open and await self._is_over(wait):
+            raise AnsweredAlready(self.run_id, wait.wait_id, _NOT_IN_TIME)
         encoded, blobs = await self._engine.values.pack(value, where=f"the answer to {wait.wait_id!r}")
         answer = Answer(
             wait_id=wait.wait_id,
@@ -189,7 +192,6 @@ class Told:
             blobs=blobs,
         )
         command = answer_command(self.run_id, answer, at=self._engine.clock.now_micros())
-        is_open = wait.status is WaitStatus.OPEN and run_status not in TERMINAL
         # Also if it looks answered: if it was by the same answer, nothing is wrong.
         is_told = answer_id is not None and not is_open and await self._is_told(command.command_id)
         try:
@@ -199,6 +201,20 @@ class Told:
         if not is_open and not is_there:
             raise AnsweredAlready(self.run_id, wait.wait_id, _how(run_status, wait))
         await self._engine.commanded(self.run_id)
+
+    async def _is_over(self, wait: WaitState) -> bool:
+        """Whether a question has nothing but its deadline as its answer. If its time is over, and nobody has said so, this does:
+        no engine may have been there to see it."""
+        at = self._engine.clock.now_micros()
+        if not is_late(wait, at):
+            return False
+        try:
+            is_new = await self._add(answer_command(self.run_id, answer_in_time(wait), at=at))
+        except CommandIdTaken:
+            return False  # somebody was faster, in time
+        if is_new:
+            await self._engine.commanded(self.run_id)
+        return True
 
     async def _is_told(self, command_id: CommandId) -> bool:
         return await self._engine.store.load_command(self.run_id, command_id) is not None
@@ -280,6 +296,9 @@ class Told:
         )
 
 
+_NOT_IN_TIME = "was not answered in time"
+
+
 def _not_sent(run_id: RunId, status: RunStatus, signal: str) -> RunEnded:
     return RunEnded(run_id, status.value, f"Signal {signal!r} was not sent: nobody would take it.")
 
@@ -292,5 +311,5 @@ def _how(run_status: RunStatus, wait: WaitState) -> str:
     if run_status in TERMINAL:
         return f"is not asked any more: the run is {run_status.value}"
     if wait.by == DEADLINE:
-        return "was not answered in time"
+        return _NOT_IN_TIME
     return f"was answered by {wait.by!r}" if wait.by else "has been answered"
