@@ -252,6 +252,7 @@ def _prepare_streams() -> None:
 
 
 _WORDED = {
+    "heartbeat_failed": "this process could not say that it lives, which it tries again",
     "run_is_busy": "somebody else holds the row of a run, which is tried again for a while",
     "store_not_ready": "the store cannot be used, which is tried again for a while",
     "threads_left_behind": "there are bodies in threads that have not ended, and are left behind",

@@ -54,10 +54,14 @@ class TypesChanged(RunError):
     code = "types_changed"
 
     def __init__(self, run_id: str, workflow: str, version: int, faults: Sequence[Fault]) -> None:
+        remedy = (
+            "Restore them as they were, or have the run go on with another version: cancel it, then "
+            f"`perdure jump {run_id} NODE --version N` (`perdure versions check {run_id} N` says whether it can)."
+        )
         super().__init__(
             run_id,
             f"Run {run_id!r} was started from version {version} of workflow {workflow!r}, and the node types have "
-            f"changed since:{listed([str(fault) for fault in faults], 'Restore them as they were, or start another run.')}",
+            f"changed since:{listed([str(fault) for fault in faults], remedy)}",
         )
         self.faults = tuple(faults)
 
