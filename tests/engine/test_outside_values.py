@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import json
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -162,3 +164,59 @@ async def test_a_trigger_gives_what_it_says(sqlite_url: str) -> None:
         await run.stop()
 
         assert await run.result() == [repr(MEANT)]
+
+
+# Questions
+
+
+@node
+async def next_shipment() -> Shipment:
+    return MEANT
+
+
+@workflow
+def asks_about_shipments() -> list[str]:
+    return [ask.named("one")("Send it?", show=next_shipment()), ask.named("other")("And this?", show={"number": 2})]
+
+
+ASKED_ELSEWHERE = """
+import asyncio, json, sys
+from perdure import Engine
+
+async def main(url):
+    async with Engine(url, workflows=(), recover=False) as engine:
+        run = await engine.get("outside")
+        for questions in (await engine.questions(), await run.questions()):
+            print(json.dumps({question.node_id: question.show for question in questions}))
+        await run.answer("outside/one/1", "yes")
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+async def test_who_answers_needs_none_of_the_classes_of_what_is_shown(store_url: str) -> None:
+    async with Engine(store_url) as engine:
+        run = await engine.start(asks_about_shipments, run_id="outside")
+        await run.wait()
+        command = [sys.executable, "-c", ASKED_ELSEWHERE, store_url]
+        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        output, _ = await process.communicate()
+
+        (other,) = await run.questions()
+        assert other.show == {"number": 2}
+        of_all, of_run = map(json.loads, output.splitlines())
+
+    assert of_all == of_run
+    assert "Shipment" in json.dumps(of_all["one"])
+    assert "Quay 1" in json.dumps(of_all["one"])
+    assert of_all["other"] == {"number": 2}
+
+
+async def test_who_knows_the_classes_of_what_is_shown_is_given_what_it_is(store_url: str) -> None:
+    async with Engine(store_url) as engine:
+        run = await engine.start(asks_about_shipments)
+        await run.wait()
+
+        shown = [question.show for question in await run.questions()]
+
+        assert MEANT in shown

@@ -12,8 +12,10 @@ from typing import Any
 import msgspec
 
 from perdure.engine.attempts.values import Values
+from perdure.errors import ValueNotReadable
 from perdure.graph.constants import to_constant
 from perdure.ids import NodeId, RunId
+from perdure.journal.events import Encoded
 from perdure.journal.states import Question, WaitKind, WaitState
 from perdure.store.shapes import OpenWait
 
@@ -41,7 +43,7 @@ class Interaction(msgspec.Struct, frozen=True, kw_only=True):
     """What an answer has to be like, as JSON Schema."""
     choices: list[Any]
     show: Any
-    """What the person who answers should see."""
+    """What the person who answers should see; in its stored JSON form, if its class is not known here."""
     default: Any
     """What counts after the deadline."""
     asked_at: datetime
@@ -54,7 +56,7 @@ async def interaction_of(found: OpenWait, values: Values) -> Interaction:
     asked = wait.question or Question(prompt="")
 
     async def shown(encoded: Any) -> Any:
-        return None if encoded is msgspec.UNSET else await values.unpack(encoded, Any)
+        return None if encoded is msgspec.UNSET else await _shown(encoded, values)
 
     return Interaction(
         interaction_id=wait.wait_id,
@@ -70,6 +72,13 @@ async def interaction_of(found: OpenWait, values: Values) -> Interaction:
         asked_at=_moment(wait.opened_at),
         deadline=None if wait.due is None else _moment(wait.due),
     )
+
+
+async def _shown(encoded: Encoded, values: Values) -> Any:
+    try:
+        return await values.unpack(encoded)
+    except ValueNotReadable:  # whoever answers may have none of the workflow's classes
+        return msgspec.json.decode(await values.inlined(encoded))
 
 
 def checked_answer(wait: WaitState, value: Any) -> tuple[Any, list[str]]:
