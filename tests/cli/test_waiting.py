@@ -529,6 +529,26 @@ def test_a_run_that_nobody_drives_is_paused_by_whoever_takes_it_up(flow: Cli):
 
 
 @pytest.mark.slow
+def test_a_run_that_was_told_to_go_on_is_paused_again_by_a_later_word(cli: Cli, gated: subprocess.Popen[str]):
+    cli("pause", "r1", "--now")
+    gated.communicate(timeout=30)
+    cli("resume", "--all")
+
+    again = cli("pause", "r1", "--reason", "after all")
+    twice = cli("pause", "r1")
+    of_all = cli.json("pause", "--all")
+
+    assert again.returncode == 0
+    assert "It was told to go on before; whoever takes that up will pause it again." in again.stdout
+    assert twice.stdout == again.stdout
+    assert of_all["runs"] == []
+    told = [word["kind"] for word in cli.json("show", "r1")["told"]]
+    assert told == ["resume", "pause"]
+    cli("resume", "--all")
+    assert cli.json("pause", "--all")["runs"] == ["r1"]
+
+
+@pytest.mark.slow
 def test_a_run_that_has_ended_stays_as_it_is(flow: Cli):
     flow("run", "flow.py:sleepy", "--run-id", "r1")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Context, Engine, Stream, ask, collect, node, workflow
+from perdure import Context, Engine, EngineSettings, Stream, ask, collect, node, workflow
 from perdure.engine.runs.run import Run
 from perdure.errors import InputClosed, RunFailed, RunResting
 from perdure.ids import CommandId, RunId
@@ -499,3 +499,34 @@ def test_all_runs_that_fit_are_paused_and_resumed(sqlite_url: str) -> None:
         await assert_whole(engine, *asking, working)
 
     seldom_looking(sqlite_url, main)
+
+
+# What was said while nobody drove the run
+
+
+@pytest.mark.parametrize("words", [("pause",), ("pause", "resume", "pause")])
+async def test_a_pause_that_comes_after_a_resume_counts_whoever_has_yet_to_hear_of_both(
+    store_url: str, words: tuple[str, ...]
+) -> None:
+    async with Engine(store_url, settings=EngineSettings(hibernate_after=0)) as engine:
+        run = await engine.start(asks_alone)
+        await run.wait()
+        await run.pause()
+        await paused(run)
+    async with Engine(store_url, workflows=(), recover=False) as teller:
+        assert await teller.resume() == [run.run_id]
+        for word in words:
+            assert await (teller.pause() if word == "pause" else teller.resume()) == [run.run_id]
+        assert await teller.pause() == []
+
+    async with Engine(store_url, workflows=[asks_alone]) as engine:
+        run = await engine.get(run.run_id)
+        async with asyncio.timeout(60):
+            while (await run.load()).commands:
+                await asyncio.sleep(0.01)
+            await paused(run)
+        assert (await counted(run))[e.RunPaused] == 1 + words.count("pause")
+        await run.resume()
+        await answer_all(run)
+        assert await run.result() == "WHAT OF 1"
+        await assert_whole(engine, run)

@@ -15,10 +15,13 @@ from perdure.cli.results import verdict
 from perdure.cli.stores import require
 from perdure.cli.terminal import paper
 from perdure.cli.words import counted, plain
+from perdure.engine.driving.sending import PAUSE, RESUME
 from perdure.engine.engine import Engine
 from perdure.engine.inspect import find_run, living_engines, load_run, report_run
+from perdure.engine.runs.telling import stays_paused
 from perdure.ids import RunId
 from perdure.journal.states import LIVE, TERMINAL, RunState, RunStatus
+from perdure.store.shapes import StoredRun
 
 NEWS_SECONDS = 0.5
 """How often to look whether a run is paused."""
@@ -114,8 +117,9 @@ def resume_many(which: Many, reason: str, place: Place, *, as_json: bool) -> int
 async def _pause(text: str, reason: str, grace: float | None, place: Place, *, as_json: bool) -> int:
     async with _teller(place) as engine:
         run_id = await find_run(engine.store, text)
-        before = (await load_run(engine.store, run_id)).run
-        if before.status not in TERMINAL and before.status is not RunStatus.PAUSED:
+        stored = await load_run(engine.store, run_id)
+        before = stored.run
+        if before.status not in TERMINAL and not (before.status is RunStatus.PAUSED and stays_paused(stored)):
             await (await engine.get(run_id)).pause(reason, grace=grace)
         after, is_driven = await _once_paused(engine, run_id)
         report = await report_run(engine.store, run_id)
@@ -126,22 +130,30 @@ async def _pause(text: str, reason: str, grace: float | None, place: Place, *, a
     return Exit.DONE
 
 
-async def _once_paused(engine: Engine, run_id: RunId) -> tuple[RunState, bool]:
+async def _once_paused(engine: Engine, run_id: RunId) -> tuple[StoredRun, bool]:
     """Wait until the run is paused, has ended, or turns out to be driven by nobody; return it, and whether somebody does."""
     while True:
         stored = await load_run(engine.store, run_id)
         is_driven = stored.owner is not None and stored.owner in await living_engines(engine.store)
-        if stored.run.status in TERMINAL or stored.run.status is RunStatus.PAUSED or not is_driven:
-            return stored.run, is_driven
+        if stored.run.status in TERMINAL or _rests_paused(stored) or not is_driven:
+            return stored, is_driven
         await engine.store.wait_for_news(NEWS_SECONDS)
 
 
-def _paused_words(before: RunState, after: RunState, *, is_driven: bool) -> str:
-    told = verdict(after, paper().pen)
+def _rests_paused(stored: StoredRun) -> bool:
+    """Whether the run is paused, and nobody has yet to hear that it is to go on, or to be paused again after that."""
+    is_told = any(command.kind in (PAUSE, RESUME) for command in stored.commands)
+    return stored.run.status is RunStatus.PAUSED and not is_told
+
+
+def _paused_words(before: RunState, after: StoredRun, *, is_driven: bool) -> str:
+    told = verdict(after.run, paper().pen)
     if before.status in TERMINAL:
         return f"{told} (it had ended before)"
-    if after.status in TERMINAL or after.status is RunStatus.PAUSED or is_driven:
+    if after.run.status in TERMINAL or _rests_paused(after) or is_driven:
         return told
+    if after.run.status is RunStatus.PAUSED:
+        return f"{told}. It was told to go on before; whoever takes that up will pause it again."
     return f"{told}. No engine drives it; whoever takes it up will pause it before anything else."
 
 

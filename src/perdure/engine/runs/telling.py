@@ -8,13 +8,15 @@ from datetime import timedelta
 
 from perdure.engine.attempts.values import Values
 from perdure.engine.driving.interactions import Interaction, interaction_of
+from perdure.engine.driving.sending import PAUSE, RESUME
 from perdure.engine.runs.run import Run
 from perdure.ids import RunId
 from perdure.journal.states import LIVE, RunStatus
 from perdure.store.base import Store
-from perdure.store.shapes import RunFilter
+from perdure.store.shapes import RunFilter, RunSummary, StoredRun
 
 PAGE = 200
+_PAUSED = (RunStatus.PAUSED, RunStatus.PAUSING)
 
 
 class Telling(ABC):
@@ -45,11 +47,13 @@ class Telling(ABC):
         reason: str = "",
         grace: float | timedelta | None = None,
     ) -> Sequence[RunId]:
-        """Ask every run that fits to pause, and return which were asked. Without a filter that is every run that has not ended
-        and is not paused."""
-        live = [found for found in LIVE if found not in (RunStatus.PAUSED, RunStatus.PAUSING)]
+        """Ask every run that fits to pause, and return which were asked. Without a status that is every run that has not ended
+        and is not paused, or was told to go on since."""
         asked: list[RunId] = []
-        async for run in self._fitting(workflow, status, live):
+        async for found in self._fitting(workflow, status, tuple(LIVE)):
+            run = self._handle(found.run_id)
+            if status is None and found.status in _PAUSED and stays_paused(await run.load()):
+                continue
             await run.pause(reason, grace=grace)
             asked.append(run.run_id)
         return asked
@@ -59,20 +63,26 @@ class Telling(ABC):
     ) -> Sequence[RunId]:
         """Let every run that fits go on, and return which. Without a filter that is every run that is paused."""
         asked: list[RunId] = []
-        async for run in self._fitting(workflow, status, [RunStatus.PAUSED, RunStatus.PAUSING]):
-            await run.resume(reason=reason)
-            asked.append(run.run_id)
+        async for found in self._fitting(workflow, status, _PAUSED):
+            await self._handle(found.run_id).resume(reason=reason)
+            asked.append(found.run_id)
         return asked
 
     async def _fitting(
         self, workflow: str | None, status: str | Sequence[str] | None, otherwise: Sequence[RunStatus]
-    ) -> AsyncIterator[Run[object]]:
+    ) -> AsyncIterator[RunSummary]:
         which = RunFilter(status=chosen_statuses(status) or tuple(otherwise), workflow=workflow)
         before: tuple[int, str] | None = None
         while page := await self.store.list_runs(which, before=before, limit=PAGE):
             before = (page[-1].created_at, page[-1].run_id)
             for found in page:
-                yield self._handle(found.run_id)
+                yield found
+
+
+def stays_paused(stored: StoredRun) -> bool:
+    """Whether a run is paused, or about to be, and nobody has told it to go on since."""
+    words = (command.kind for command in reversed(stored.commands) if command.kind in (PAUSE, RESUME))
+    return stored.run.status in _PAUSED and next(words, PAUSE) == PAUSE
 
 
 def chosen_statuses(status: str | Sequence[str] | None) -> tuple[RunStatus, ...]:
