@@ -16,7 +16,7 @@ from perdure.engine.engine import Engine
 from perdure.engine.inspect import find_run, living_engines
 from perdure.engine.runs.run import Run
 from perdure.engine.starting.inputs import check_item, stream_inputs
-from perdure.ids import RunId
+from perdure.ids import CommandId, RunId
 from perdure.journal.states import TERMINAL
 
 
@@ -77,23 +77,32 @@ def signal_command(run: str, name: str, value: str | None, signal_id: str | None
         raise click.UsageError("A signal needs a name.")
     require(store)
     given = None if value is None else _json_or_text(value)
-    run_id, goes_on = asyncio.run(_signal(run, name, given, signal_id, store))
+    run_id, is_new, goes_on = asyncio.run(_signal(run, name, given, signal_id, store))
     if as_json:
-        print_json({"run_id": run_id, "signal": name, "value": given})
+        print_json({"run_id": run_id, "signal": name, "value": given, "sent": is_new})
     else:
-        then = "" if goes_on else f". `{store.command('resume', run_id)}` goes on."
-        click.echo(f"signal {plain(name)} sent to run {plain(run_id)}{then}")
+        told = f"sent to run {plain(run_id)}"
+        told = told if is_new else f"was {told} before, and has no effect"
+        then = "" if goes_on or not is_new else f". `{store.command('resume', run_id)}` goes on."
+        click.echo(f"signal {plain(name)} {told}{then}")
     return Exit.DONE
 
 
-async def _signal(run: str, name: str, value: Any, signal_id: str | None, place: Place) -> tuple[RunId, bool]:
-    """Send the signal; return to which run, and whether nobody has to see to it that it goes on."""
+async def _signal(run: str, name: str, value: Any, signal_id: str | None, place: Place) -> tuple[RunId, bool, bool]:
+    """Send the signal; return to which run, whether it was not sent before, and whether nobody has to see to it that the run
+    goes on."""
     async with Engine(place.url, workflows=(), recover=False) as engine:  # without workflows it cannot drive the run
         run_id = await find_run(engine.store, run)
         target: Run[Any] = await engine.get(run_id)
+        known = None if signal_id is None else await engine.store.load_command(run_id, _command_of_signal(signal_id))
         await target.signal(name, value, id=signal_id)
         has_ended = await target.status() in TERMINAL  # so that it has heard the signal before
-        return run_id, has_ended or bool(await living_engines(engine.store) - {engine.engine_id})
+        return run_id, known is None, has_ended or bool(await living_engines(engine.store) - {engine.engine_id})
+
+
+def _command_of_signal(signal_id: str) -> CommandId:
+    """Return the id under which a run is told of a signal."""
+    return CommandId(f"signal/{signal_id}")
 
 
 async def _send(run: str, name: str, items: tuple[str, ...], item_id: str | None, close: bool, place: Place) -> RunId:
