@@ -22,8 +22,12 @@ Epoch = NewType("Epoch", int)
 
 ROOT_BRANCH = BranchId(1)
 DEFAULT_PROJECT = "default"
+MOST_RUN_ID_CHARS = 512
+"""How long the id may be that somebody chooses for a run."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+# The category Cc of Unicode: a line that holds one is no line any more, and a terminal obeys it.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 # A child process that multiprocessing has spawned knows its parent's script as __mp_main__.
 _MAIN = ("__main__", "__mp_main__")
 
@@ -70,6 +74,15 @@ def is_text(text: str) -> bool:
         return text.isascii() or bool(text.encode())
     except UnicodeEncodeError:
         return False
+
+
+def why_no_run_id(text: str) -> str | None:
+    """Return why a run that is to begin cannot be called so; None if it can. What can be stored at all is another question."""
+    if len(text) > MOST_RUN_ID_CHARS:
+        return f"it has {len(text)} characters, and {MOST_RUN_ID_CHARS} are the most"
+    if (found := _CONTROL.search(text)) is not None:
+        return f"it has a control character ({found[0]!r})"
+    return None
 
 
 def type_name(declared: Any) -> str:

@@ -50,6 +50,11 @@ def refused(cli: Cli, *arguments: str) -> str:
         (("flow.py", "-i", "name=a", "--timeout", "-1"), "Invalid value for '--timeout'"),
         (("flow.py", "-i", "name=a", "--durability", "most"), "Invalid value for '--durability'"),
         (("flow.py", "-i", "name=a", "--run-id", ""), "Invalid value for '--run-id': it is empty."),
+        (("flow.py", "-i", "name=a", "--run-id", "a\nb"), r"'--run-id': it has a control character ('\n')."),
+        (
+            ("flow.py", "-i", "name=a", "--run-id", "a" * 513),
+            "'--run-id': it has 513 characters, and 512 are the most.",
+        ),
         (("flow.py", "-i", "name=a", "--run-id", "\udcff"), r"Invalid value for '--run-id': '\udcff' is not UTF-8."),
         (("flow.py", "-i", "name=a", "--timeout", "soon"), "'soon' is not a valid number of seconds"),
         (("flow.py", "-i", "name=a", "--timeout", "nan"), "'nan' is not a valid number of seconds"),

@@ -134,6 +134,16 @@ async def test_each_item_starts_one_run_and_gives_its_id(store_url: str) -> None
         await assert_whole(engine, run, *[await engine.get(run_id) for run_id in started])
 
 
+async def test_the_ids_of_started_runs_may_be_longer_than_one_that_is_chosen(sqlite_url: str) -> None:
+    async with Engine(sqlite_url) as engine:
+        run = await engine.start(letters, run_id="p" * 512)
+
+        (started,) = await fed(run, 1)
+
+        assert started == "p" * 512 + ":letter:0"
+        assert await results(engine, started) == ["letter 1 to Ada"]
+
+
 def test_ids_of_started_runs_do_not_collide() -> None:
     def id_of(run_id: str, node_id: str, item: str, generation: int = 1) -> str:
         state = NodeState(node_id=NodeId(node_id), branch_id=ROOT_BRANCH, generation=generation)

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from perdure import Context, node, when, workflow
+from perdure import Context, Engine, node, when, workflow
+from perdure.engine.starting import beginning
 from perdure.errors import RunIdTaken, RunNotFound, WrongInputs
 from perdure.journal import events as e
 from perdure.journal.states import RunStatus
@@ -137,3 +138,39 @@ def test_runs_are_listed_newest_first(sqlite_url: str):
             assert [run.run_id for run in await engine.list(status="running")] == ["other"]
 
     run_virtual(main())
+
+
+@pytest.mark.parametrize(
+    ("run_id", "told"),
+    [
+        ("", "names no run"),
+        ("a\nb", r"has a control character \('\\n'\)"),
+        ("a\x1b[2J", "has a control character"),
+        ("a\x85b", "has a control character"),
+        ("a" * 513, "has 513 characters, and 512 are the most"),
+    ],
+)
+async def test_an_id_that_nobody_could_read_or_write_down_is_refused(sqlite_url: str, run_id: str, told: str):
+    async with Engine(sqlite_url) as engine:
+        run = await engine.start(optional, run_id="run", x=1)
+        with pytest.raises(ValueError, match=told):
+            await engine.start(optional, run_id=run_id, x=1)
+        with pytest.raises(ValueError, match=told):
+            await run.fork(run_id=run_id)
+
+        assert [found.run_id for found in await engine.list()] == ["run"]
+        longest = await engine.start(optional, run_id="ä" * 512, x=1)
+        assert await longest.result() is None
+
+
+async def test_a_run_that_has_such_an_id_can_be_looked_at(sqlite_url: str, monkeypatch: pytest.MonkeyPatch):
+    with monkeypatch.context() as before:
+        before.setattr(beginning, "why_no_run_id", lambda text: None)
+        async with Engine(sqlite_url) as engine:
+            await (await engine.start(optional, run_id="a\nb", x=1)).result()
+
+    async with Engine(sqlite_url) as engine:
+        run = await engine.get("a\nb")
+        assert [found.run_id for found in await engine.list()] == ["a\nb"]
+        assert await run.result() is None
+        await assert_whole(engine, run)

@@ -19,7 +19,7 @@ from click.core import ParameterSource
 
 from perdure.cli.entry import JSON_OPTION
 from perdure.dispatch.printing import outlive_readers
-from perdure.ids import is_text
+from perdure.ids import is_text, why_no_run_id
 from perdure.store.opening import DEFAULT_URL, holds_password
 
 COMMAND_LINE = "command line"
@@ -102,6 +102,8 @@ def new_run_id(ctx: click.Context, parameter: click.Parameter, value: str | None
     """Refuse what no run can be called."""
     if value is not None and not is_text(value):
         raise click.BadParameter(f"{value!r} is not UTF-8.", ctx, parameter)
+    if value is not None and (problem := why_no_run_id(value)) is not None:
+        raise click.BadParameter(f"{problem}.", ctx, parameter)
     return not_empty(ctx, parameter, value)
 
 

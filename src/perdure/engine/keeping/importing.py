@@ -20,7 +20,7 @@ from perdure.clock import Clock
 from perdure.engine.driving.sending import PAUSE
 from perdure.engine.keeping.exporting import birth_of
 from perdure.engine.keeping.transfer import Transfer
-from perdure.engine.starting.beginning import checked_run_id
+from perdure.engine.starting.beginning import checked_run_id, chosen_run_id
 from perdure.engine.stored.dumping import readable_graph
 from perdure.engine.stored.verification import verify_dump
 from perdure.errors import BundleDamaged, ImportConflict, ProgramError, RunArchived
@@ -152,7 +152,7 @@ async def import_run(
 ) -> Imported:
     """As `import_file`, from wherever a bundle is; also from the archive, which it leaves then."""
     checked = await asyncio.to_thread(check, source, verify=verify)
-    chosen = checked.run.run_id if run_id is None else checked_run_id(run_id)
+    chosen = checked.run.run_id if run_id is None else chosen_run_id(run_id)
     if from_archive is None and await store.load_archive(chosen) is not None:
         raise RunArchived(chosen)
     if await _is_there(store, chosen, checked):

@@ -10,7 +10,7 @@ import msgspec
 
 from perdure.engine.driving.catalogue import Prepared
 from perdure.engine.runs.restores import Restores
-from perdure.engine.starting.beginning import checked_run_id, creation
+from perdure.engine.starting.beginning import chosen_run_id, creation
 from perdure.engine.starting.inputs import check_inputs, stream_inputs
 from perdure.engine.stored.past import stored_at
 from perdure.errors import CannotContinue, RunNotFound, TypesMissing
@@ -52,7 +52,7 @@ class Forks(Restores):
         TypesMissing if code of nodes is not here, BlobMissing if a value that it would take over is gone, and LogNotWhole for a
         place of a run with `journal="audit"`.
         """
-        chosen = checked_run_id(self._engine.chance.new_id() if run_id is None else run_id)
+        chosen = chosen_run_id(self._engine.chance.new_id() if run_id is None else run_id)
         place = await self._place_of(chosen) if at is None and run_id is not None else at
         stored = await self._source(place, is_repeated=at is None)
         prepared = await self._prepared_on(stored.run, stored.run.version if version is None else version)

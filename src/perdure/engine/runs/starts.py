@@ -19,7 +19,7 @@ from perdure.engine.runs.run import Run
 from perdure.engine.runs.tags import checked_tags
 from perdure.engine.starting.beginning import (
     begin,
-    checked_run_id,
+    chosen_run_id,
     creation,
     differences,
     differences_from_unsaved,
@@ -109,16 +109,41 @@ class Starting(ABC):
         Idempotent by `run_id`: the same workflow with the same inputs gives the run that is there, anything else raises
         RunIdTaken. By an alias it is the run that is there, also if the alias was moved. Inputs whose names are taken by options
         go into `inputs`. The run has its `tags` when this returns. Raises LogNotWhole for `checkpoint_every` if the engine has
-        `journal="audit"`.
+        `journal="audit"`, and ValueError for a `run_id` of more than 512 characters or with control characters.
         """
         wanted_tags = checked_tags(tags)
         self._require_running()
         if not isinstance(workflow, Workflow | Graph | str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"{workflow!r} is no workflow: call it inside a @workflow function, and start that one")
-        chosen = checked_run_id(self.chance.new_id() if run_id is None else run_id)
+        return await self._start(
+            workflow,
+            chosen_run_id(self.chance.new_id() if run_id is None else run_id),
+            {**(inputs or {}), **more_inputs},
+            may_exist=run_id is not None,
+            durability=durability,
+            on_failure=on_failure,
+            timeout=timeout,
+            checkpoint_every=checkpoint_every,
+            tags=wanted_tags,
+        )
+
+    async def _start(
+        self,
+        workflow: Workflow[..., R] | Graph | str,
+        chosen: RunId,
+        inputs: Mapping[str, Any],
+        *,
+        may_exist: bool = True,
+        durability: e.Durability | None = None,
+        on_failure: e.OnFailure | None = None,
+        timeout: float | timedelta | None = None,
+        checkpoint_every: float | timedelta | None = None,
+        tags: Sequence[str] = (),
+    ) -> Run[R]:
+        """As `start`, under an id that was made of others too."""
         now = self.clock.now_micros()
-        choice = await choose(workflow, chosen, self._catalogue, self.store, may_exist=run_id is not None)
-        given = check_inputs(choice.graph, choice.input_types, {**(inputs or {}), **more_inputs})
+        choice = await choose(workflow, chosen, self._catalogue, self.store, may_exist=may_exist)
+        given = check_inputs(choice.graph, choice.input_types, inputs)
         settings = run_settings(
             choice.settings,
             durability=durability,
@@ -136,17 +161,17 @@ class Starting(ABC):
                 await self._require_saved(chosen, choice.graph, (await self.values.pack_all(given, where=where))[0])
 
         # One that is refused saves nothing. Whoever starts the run from here on is noticed when it is to begin.
-        unless = None if run_id is None else refuse_if_taken
+        unless = refuse_if_taken if may_exist else None
         prepared = choice.prepared or await self._catalogue.save(choice.program, at=now, unless=unless)
         encoded, blobs = await self.values.pack_all(given, where=where)
         created = creation(prepared, given, encoded, settings, project_id=self._project)
         run: Run[R] = self._handle(chosen, choice.output_type)
 
         async def start_again() -> Run[R]:
-            return await self.start(
+            return await self._start(
                 workflow,
-                run_id=chosen,
-                inputs={**(inputs or {}), **more_inputs},
+                chosen,
+                inputs,
                 durability=durability,
                 on_failure=on_failure,
                 timeout=timeout,
@@ -169,8 +194,8 @@ class Starting(ABC):
             return await start_again()  # somebody was faster, and the alias may have pointed elsewhere then
         if is_there:
             await self.take_as_begun(chosen, created)
-        if wanted_tags:
-            await self.store.tag_run(chosen, wanted_tags)
+        if tags:
+            await self.store.tag_run(chosen, tags)
         return run
 
     async def begin_run(
@@ -231,7 +256,7 @@ class Starting(ABC):
         assert known is not None, "a run whose workflows are not here is left to others"
         given = {name: decode(value, known.input_types.get(name, Any)) for name, value in inputs.items()}
         try:
-            await self.start(known, run_id=run_id, inputs=given)
+            await self._start(known, run_id, given)
         except RunArchived:
             archived = await self.store.load_archive(run_id)
             if archived is not None and archived.workflow != workflow:

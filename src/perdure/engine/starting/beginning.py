@@ -18,7 +18,7 @@ from perdure.graph.declare import RunSettings as WorkflowSettings
 from perdure.graph.model import CONDITION, Edge
 from perdure.graph.plan import Plan
 from perdure.graph.policy import is_duration
-from perdure.ids import ROOT_BRANCH, Epoch, RunId, Seq, is_text
+from perdure.ids import MOST_RUN_ID_CHARS, ROOT_BRANCH, Epoch, RunId, Seq, is_text, why_no_run_id
 from perdure.journal import events as e
 from perdure.journal.evolve import create_run
 from perdure.journal.forking import Taken
@@ -40,6 +40,16 @@ def checked_run_id(run_id: str) -> RunId:
             f"run_id={run_id!r} names no run: give a text that is not empty and that UTF-8 can hold, without NUL, or leave it out"
         )
     return RunId(run_id)
+
+
+def chosen_run_id(run_id: str) -> RunId:
+    """Return the id that somebody has chosen for a run that is to begin. Raises ValueError as `checked_run_id` does, and for one
+    that people could not read or write down. An id that is made of others, or that is there already, may be such a one."""
+    checked = checked_run_id(run_id)
+    if (problem := why_no_run_id(checked)) is not None:
+        shown = checked if len(checked) <= MOST_RUN_ID_CHARS else f"{checked[:50]}…"
+        raise ValueError(f"run_id={shown!r} cannot be the id of a run: {problem}")
+    return checked
 
 
 def run_settings(
