@@ -50,20 +50,21 @@ static: $(DEV)
 # A Python without ensurepip (as Debian packages it) gets its pip from the pip that is there.
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "No Python 3.11 or later was found. Name one: make PYTHON=/path/to/python3" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV) \
+	@$(PYTHON) -m venv $(VENV) \
 		|| { $(PYTHON) -m venv --clear --without-pip $(VENV) && $(PYTHON) -m pip --python $@ install -q pip; } \
 		|| { rm -rf $(VENV); exit 1; }
 
 # uv is much faster; where it cannot be had or does not reach the index that pip is set up for, pip does the same.
 define install
-	{ $(BIN)/python -m pip install -q uv && $(BIN)/uv pip install -q --python $(BIN)/python $(1); } \
+	@echo "Installing $(2) into $(VENV) …"
+	@{ $(BIN)/python -m pip install -q uv && $(BIN)/uv pip install -q --python $(BIN)/python $(1); } \
 		|| { $(BIN)/python -m pip install -q 'pip>=25.1' && $(BIN)/python -m pip install -q $(1); }
 	@touch $@
 endef
 
 $(RUNTIME): pyproject.toml | $(BIN)/python
-	$(call install,-e .)
+	$(call install,-e .,perdure)
 
 $(DEV): pyproject.toml | $(BIN)/python
-	$(call install,-e '.[all]' --group dev)
+	$(call install,-e '.[all]' --group dev,perdure and the tools of its developers)
 	@touch $(RUNTIME)
