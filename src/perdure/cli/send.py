@@ -12,11 +12,12 @@ from perdure.cli.exits import Exit
 from perdure.cli.options import Place, json_option, not_empty, print_json, store_option
 from perdure.cli.stores import require
 from perdure.cli.words import plain
+from perdure.engine.driving.waiting import signal_command_id
 from perdure.engine.engine import Engine
 from perdure.engine.inspect import find_run, living_engines
 from perdure.engine.runs.run import Run
 from perdure.engine.starting.inputs import check_item, stream_inputs
-from perdure.ids import CommandId, RunId
+from perdure.ids import RunId
 from perdure.journal.states import TERMINAL
 
 
@@ -94,15 +95,10 @@ async def _signal(run: str, name: str, value: Any, signal_id: str | None, place:
     async with Engine(place.url, workflows=(), recover=False) as engine:  # without workflows it cannot drive the run
         run_id = await find_run(engine.store, run)
         target: Run[Any] = await engine.get(run_id)
-        known = None if signal_id is None else await engine.store.load_command(run_id, _command_of_signal(signal_id))
+        known = None if signal_id is None else await engine.store.load_command(run_id, signal_command_id(signal_id))
         await target.signal(name, value, id=signal_id)
         has_ended = await target.status() in TERMINAL  # so that it has heard the signal before
         return run_id, known is None, has_ended or bool(await living_engines(engine.store) - {engine.engine_id})
-
-
-def _command_of_signal(signal_id: str) -> CommandId:
-    """Return the id under which a run is told of a signal."""
-    return CommandId(f"signal/{signal_id}")
 
 
 async def _send(run: str, name: str, items: tuple[str, ...], item_id: str | None, close: bool, place: Place) -> RunId:

@@ -75,6 +75,11 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     blobs: tuple[BlobUse, ...] = ()
 
 
+def signal_command_id(signal_id: str) -> CommandId:
+    """Return the id of the command by which a run is told of a signal: the same one twice is one command."""
+    return CommandId(f"signal/{signal_id}")
+
+
 def answer_command(run_id: RunId, answer: Answer, *, at: int) -> Command:
     """Return the command that answers a question: the only one that can."""
     return Command(

@@ -15,7 +15,15 @@ from perdure.dispatch.failure import storable
 from perdure.engine.attempts.concluding import conclude_for
 from perdure.engine.attempts.resolution import Resolution, done
 from perdure.engine.driving.interactions import Interaction, checked_answer, interaction_of
-from perdure.engine.driving.waiting import DEADLINE, Answer, Signal, answer_command, answer_in_time, is_late
+from perdure.engine.driving.waiting import (
+    DEADLINE,
+    Answer,
+    Signal,
+    answer_command,
+    answer_in_time,
+    is_late,
+    signal_command_id,
+)
 from perdure.engine.stored.absence import look_for
 from perdure.errors import (
     AnsweredAlready,
@@ -154,7 +162,7 @@ class Told:
         if not text(name, "the name of a signal"):
             raise ValueError("a signal needs a name")
         signal_id = id or self._engine.chance.new_id()
-        command_id = CommandId(f"signal/{signal_id}")
+        command_id = signal_command_id(signal_id)
         status = (await self.state()).status
         if status in TERMINAL and not await self._is_told(command_id):
             raise _not_sent(self.run_id, status, name)
