@@ -144,7 +144,7 @@ class Demo:
         say("")
         say(pen.strong("Try next"))
         if is_kept:
-            say(f"{INDENT}cd {self._folder}; {_program(moved=True)} show {DEMO}")
+            say(f"{INDENT}cd {shlex.quote(str(self._folder))} && {_program(moved=True)} show {DEMO}")
         else:
             say(f"{INDENT}{_program()} demo --folder tour   {pen.faint('the same, and the files are kept')}")
         say(f"{INDENT}{_program()} run flow.py          {pen.faint('your own workflow: kill it, then resume it')}")

@@ -83,8 +83,8 @@ def signal_command(run: str, name: str, value: str | None, signal_id: str | None
         print_json({"run_id": run_id, "signal": name, "value": given, "sent": is_new})
     else:
         told = f"sent to run {plain(run_id)}"
-        told = told if is_new else f"was {told} before, and has no effect"
-        then = "" if goes_on or not is_new else f". `{store.command('resume', run_id)}` goes on."
+        told = told if is_new else f"was {told} before; once more changes nothing"
+        then = "" if goes_on else f". `{store.command('resume', run_id)}` goes on."
         click.echo(f"signal {plain(name)} {told}{then}")
     return Exit.DONE
 
