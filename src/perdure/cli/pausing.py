@@ -117,9 +117,9 @@ def resume_many(which: Many, reason: str, place: Place, *, as_json: bool) -> int
 async def _pause(text: str, reason: str, grace: float | None, place: Place, *, as_json: bool) -> int:
     async with _teller(place) as engine:
         run_id = await find_run(engine.store, text)
-        stored = await load_run(engine.store, run_id)
-        before = stored.run
-        if before.status not in TERMINAL and not (before.status is RunStatus.PAUSED and stays_paused(stored)):
+        before = (await load_run(engine.store, run_id)).run
+        is_paused = before.status is RunStatus.PAUSED and await stays_paused(engine.store, run_id)
+        if before.status not in TERMINAL and not is_paused:
             await (await engine.get(run_id)).pause(reason, grace=grace)
         after, is_driven = await _once_paused(engine, run_id)
         report = await report_run(engine.store, run_id)

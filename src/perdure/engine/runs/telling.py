@@ -13,7 +13,7 @@ from perdure.engine.runs.run import Run
 from perdure.ids import RunId
 from perdure.journal.states import LIVE, RunStatus
 from perdure.store.base import Store
-from perdure.store.shapes import RunFilter, RunSummary, StoredRun
+from perdure.store.shapes import NEWEST, RunFilter, RunSummary
 
 PAGE = 200
 _PAUSED = (RunStatus.PAUSED, RunStatus.PAUSING)
@@ -52,7 +52,7 @@ class Telling(ABC):
         asked: list[RunId] = []
         async for found in self._fitting(workflow, status, tuple(LIVE)):
             run = self._handle(found.run_id)
-            if status is None and found.status in _PAUSED and stays_paused(await run.load()):
+            if status is None and found.status in _PAUSED and await stays_paused(self.store, found.run_id):
                 continue
             await run.pause(reason, grace=grace)
             asked.append(run.run_id)
@@ -79,10 +79,15 @@ class Telling(ABC):
                 yield found
 
 
-def stays_paused(stored: StoredRun) -> bool:
-    """Whether a run is paused, or about to be, and nobody has told it to go on since."""
-    words = (command.kind for command in reversed(stored.commands) if command.kind in (PAUSE, RESUME))
-    return stored.run.status in _PAUSED and next(words, PAUSE) == PAUSE
+async def stays_paused(store: Store, run_id: RunId) -> bool:
+    """Whether nobody has told a run that is paused, or about to be, to go on since."""
+    before = NEWEST
+    while page := await store.latest_commands(run_id, before=before, limit=PAGE):
+        for command in page:
+            if command.kind in (PAUSE, RESUME):
+                return command.kind == PAUSE
+        before = (page[-1].created_at, page[-1].command_id)
+    return True
 
 
 def chosen_statuses(status: str | Sequence[str] | None) -> tuple[RunStatus, ...]:
