@@ -418,6 +418,16 @@ def test_a_type_that_is_not_there_is_guessed_at(written: str, meant: str | None)
     assert message == f"Node 'a' is of type {written!r}, which is not declared here{guess}."
 
 
+def test_only_some_types_of_very_many_are_guessed_at():
+    many = graph({f"n{number}": f"streem{number}" for number in range(100)} | {"last": "streem0"})
+
+    messages = [fault.message for fault in validate(many, TYPES) if fault.rule == "unknown_type"]
+
+    assert len(messages) == 101
+    assert sum("did you mean 'stream'?" in message for message in messages) == 51
+    assert "did you mean" in messages[-1]  # it was guessed at before
+
+
 def test_a_cycle_is_printed_as_a_path():
     ring = graph({"a": "one", "b": "one", "c": "one", "d": "one"}, ["a>b.x", "b>c.x", "c>b.x", "c>d.x"])
 
