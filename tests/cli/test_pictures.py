@@ -97,6 +97,22 @@ def test_bars_follow_each_other_as_the_nodes_did():
     assert row(lines, "c").endswith("idle")
 
 
+def test_a_run_goes_on_elsewhere_only_if_it_moves():
+    log = Log("a")
+    watch = Watch(RUN, log.nodes, known=0)
+    watch.is_elsewhere = True
+    unread = watch.goes_on_elsewhere
+    log.start(0, "a")
+    moving = log.watch()
+    log.complete(1, "a")
+    log.add(1, e.RunCompleted())
+    ended = log.watch()
+
+    moving.is_elsewhere = ended.is_elsewhere = True
+
+    assert (unread, moving.goes_on_elsewhere, ended.goes_on_elsewhere) == (False, True, False)
+
+
 def test_that_a_run_was_deleted_later_takes_no_time_of_it():
     log = Log("a")
     log.start(0, "a")

@@ -445,6 +445,7 @@ def test_programs_of_bodies_that_a_signal_ends_too_fail_no_run(cli: Cli, flow: s
     read_until(process, " started")  # signals are heard from here on
     while not (cli.folder / "begun").exists():
         assert process.poll() is None
+        time.sleep(0.01)
 
     os.killpg(process.pid, number)
     printed = process.communicate(timeout=30)[0]
@@ -456,6 +457,54 @@ def test_programs_of_bodies_that_a_signal_ends_too_fail_no_run(cli: Cli, flow: s
     assert resumed.returncode == 0
     assert resumed.stdout.splitlines()[-1] == result
     assert cli("verify", "r1").returncode == 0
+
+
+@pytest.mark.slow
+def test_programs_of_runs_that_a_run_has_started_fail_none_either(cli: Cli):
+    cli.write(
+        "flow.py",
+        WITH_A_PROGRAM
+        + """
+import os, time
+
+@node
+def slow() -> int:
+    while not os.path.exists("open"):
+        time.sleep(0.01)
+    return 1
+
+@workflow
+def child(n: int) -> int:
+    return alone(n)
+
+@workflow
+def parent() -> tuple[list[str], int]:
+    return collect(child.start_each([1])), slow()
+""",
+    )
+    process = cli.start("run", "flow.py:parent", "--run-id", "r1")
+    while not (cli.folder / "begun").exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+
+    os.killpg(process.pid, signal.SIGINT)
+    read_until(process, "stopping")
+    (child,) = [run["run_id"] for run in cli.json("list") if run["workflow"] == "child"]
+    until_no_longer_running(cli, child)
+    cli.write("open", "")
+
+    assert process.wait(timeout=30) == 130
+    assert cli("resume", child).returncode == 0
+    assert cli("resume", "r1").returncode == 0
+    assert cli("verify").returncode == 0
+
+
+def until_no_longer_running(cli: Cli, run_id: str) -> None:
+    """Wait until the body of the run's only node has come to something."""
+    deadline = time.monotonic() + 30
+    while any(node["status"] == "running" for node in cli.json("show", run_id)["nodes"]):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 @pytest.mark.slow

@@ -168,6 +168,39 @@ def test_a_body_that_outlives_its_time_is_left_behind_and_its_result_discarded(s
     assert calls["swallowed"] == 1
 
 
+@node(retries=1, backoff=NO_PAUSE, timeout=5.0)
+async def tidy_at_first(ctx: Context, how: str) -> int:
+    if ctx.attempt == 1:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            await asyncio.sleep(1)  # a part of the grace period
+            if how == "failed":
+                raise OSError("while it tidied up") from None
+    return ctx.attempt
+
+
+@workflow
+def tidy(how: str) -> int:
+    return tidy_at_first(how)
+
+
+@pytest.mark.parametrize("how", ["completed", "failed"])
+def test_what_a_body_comes_to_when_it_is_told_that_its_time_is_over_is_discarded(sqlite_url: str, how: str):
+    async def main() -> None:
+        async with engine_on(sqlite_url) as engine:
+            run = await engine.start(tidy, how=how)
+            assert await run.result() == 2
+            log = [entry.event for entry in await log_of(run)]
+            (discarded,) = [event for event in log if isinstance(event, e.AttemptResultDiscarded)]
+            assert (discarded.attempt, discarded.outcome) == (1, how)
+            (failed,) = [event for event in log if isinstance(event, e.NodeFailed)]
+            assert failed.error.message == "the attempt took longer than 5 s"
+            await assert_whole(engine, run)
+
+    run_virtual(main())
+
+
 @node(retries=1, backoff=NO_PAUSE, timeout=0.05)
 def late_at_first(ctx: Context) -> int:
     if ctx.attempt == 1:

@@ -17,14 +17,14 @@ from pathlib import Path
 
 import pytest
 
-from perdure import Engine, EngineSettings, Workflow, node, workflow
-from perdure.errors import EngineStopped, RunIdTaken
+from perdure import Engine, EngineSettings, Workflow, collect, node, workflow
+from perdure.errors import EngineStopped, RunFailed, RunIdTaken
 from perdure.ids import RunId
 from perdure.journal.events import AttemptLost
 from perdure.journal.states import RunStatus
 from perdure.testing.loop import run_virtual
 from tests.crash.backends import opened_store
-from tests.engine.engines import engine_on
+from tests.engine.engines import assert_whole, engine_on
 
 
 @node
@@ -262,6 +262,103 @@ async def test_what_fails_while_its_engine_stops_is_tried_again_unless_it_must_n
         assert [event.reason for event in lost] == [
             "it failed while its engine stopped: OSError: its program was ended"
         ]
+
+
+signals: list[Callable[[], object]] = []
+"""What a body has happen when a signal ends what it has started, once."""
+
+
+def perhaps_ended(x: int) -> int:
+    if signals:
+        signals.pop()()
+        raise OSError("its program was ended")
+    return x
+
+
+@node
+async def lone(x: int) -> int:
+    return perhaps_ended(x)
+
+
+@node(once=True)
+async def lone_once(x: int) -> int:
+    return perhaps_ended(x)
+
+
+@workflow
+def alone(x: int) -> int:
+    return lone(x)
+
+
+@workflow
+def alone_once(x: int) -> int:
+    return lone_once(x)
+
+
+@workflow
+def per_item(x: int) -> list[int]:
+    return collect(lone.map([x]))
+
+
+@pytest.mark.parametrize(("flow", "result"), [(alone, 7), (per_item, [7])], ids=["alone", "mapped"])
+def test_a_signal_that_has_come_is_heard_before_what_fails_because_of_it(
+    sqlite_url: str, flow: Workflow[..., object], result: object
+):
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        async with engine_on(sqlite_url) as first:
+            # One round to read that there is a signal, and another one to call its handler.
+            signals[:] = [lambda: loop.call_soon(loop.call_soon, first.drain)]
+            run = await first.start(flow, run_id="r1", x=7)
+            with pytest.raises(EngineStopped):
+                await run.result()
+        assert not signals
+        async with engine_on(sqlite_url) as engine:
+            run = await engine.get("r1")
+            assert await run.result() == result
+            await assert_whole(engine, run)
+
+    run_virtual(main())
+
+
+def test_what_must_not_be_repeated_has_failed_although_it_was_told_to_stop_since(sqlite_url: str):
+    async def main() -> None:
+        async with engine_on(sqlite_url) as engine:
+
+            def interrupt() -> None:
+                driver = engine.driver_of(RunId("r1"))
+                assert driver is not None
+                driver.stopping.wind_down("the run is let go", 0)  # told so in the next round
+
+            signals[:] = [interrupt]
+            await engine.start(alone_once, run_id="r1", x=7)
+            with suppress(EngineStopped, RunFailed):
+                await (await engine.get("r1")).result()
+        async with engine_on(sqlite_url) as engine:
+            run = await engine.get("r1")
+            assert await run.status() is RunStatus.FAILED
+            await assert_whole(engine, run)
+
+    run_virtual(main())
+
+
+def test_an_engine_that_drains_lets_go_of_all_its_runs_and_takes_no_more(sqlite_url: str):
+    async def main() -> None:
+        async with engine_on(sqlite_url) as engine:
+            runs = [await engine.start(patiently, x=1) for _ in range(3)]
+            engine.drain(grace_seconds=1)
+            engine.drain(grace_seconds=1_000)  # the first word counts
+            with pytest.raises(EngineStopped):
+                await engine.start(patiently, x=1)
+            for run in runs:
+                with pytest.raises(EngineStopped):
+                    await run.result()
+            began = asyncio.get_running_loop().time()
+            await engine.stop()
+            assert asyncio.get_running_loop().time() - began < 10
+        engine.drain()  # no harm, however late
+
+    run_virtual(main())
 
 
 # Being open

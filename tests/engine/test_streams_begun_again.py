@@ -20,7 +20,7 @@ from perdure.store.base import Store
 from perdure.testing.loop import run_virtual
 from perdure.testing.proxy import StoreProxy
 from tests.crash.backends import opened_store, opened_world
-from tests.engine.engines import engine_on, in_another_process, killed_after, log_of
+from tests.engine.engines import assert_whole, engine_on, in_another_process, killed_after, log_of
 
 paid: list[str] = []
 
@@ -310,7 +310,8 @@ def test_what_was_given_before_a_checkpoint_stays_however_late_it_is_stored(dura
 
 
 tried: list[int] = []
-is_ending = asyncio.Event()
+endings: list[asyncio.Event] = []
+"""Set when the node is being ended; each loop needs its own."""
 
 
 @node(retries=2, backoff=0)
@@ -320,7 +321,7 @@ class Stubborn:
         raise ConnectionError("lost")
 
     async def finalize(self) -> None:
-        is_ending.set()
+        endings[-1].set()
         await asyncio.sleep(1)
 
 
@@ -333,7 +334,7 @@ def test_an_item_that_was_given_up_gets_no_more_attempts_after_a_kill_before_its
 
     async def begin(engine: Engine) -> None:
         await engine.start(flow, run_id="r")
-        await is_ending.wait()
+        await endings[-1].wait()
         await asyncio.sleep(0.5)
 
     async def go_on(engine: Engine) -> list[tuple[int, bool]]:
@@ -349,7 +350,33 @@ def test_an_item_that_was_given_up_gets_no_more_attempts_after_a_kill_before_its
             return await in_another_process(world, go_on)
 
     tried.clear()
-    is_ending.clear()
+    endings.append(asyncio.Event())
+    assert run_virtual(main()) == [(1, False), (2, False), (3, True)]
+    assert tried == [1, 2, 3, 3]
+
+
+def test_an_item_that_was_given_up_gets_no_more_attempts_after_its_engine_has_stopped_before_its_node_has_failed(
+    sqlite_url: str,
+) -> None:
+    @workflow
+    def flow() -> Any:
+        return collect(Stubborn.map([1]))
+
+    async def main() -> list[tuple[int, bool]]:
+        async with engine_on(sqlite_url) as engine:
+            await engine.start(flow, run_id="r")
+            await endings[-1].wait()
+        async with engine_on(sqlite_url) as engine:
+            run = await engine.get("r")
+            with pytest.raises(RunFailed, match="item 0: lost"):
+                await run.result()
+            log = [entry.event for entry in await log_of(run)]
+            assert [type(event) for event in log].count(e.AttemptLost) == 1
+            await assert_whole(engine, run)
+            return [(event.item_attempt, event.final) for event in log if isinstance(event, e.ItemFailed)]
+
+    tried.clear()
+    endings.append(asyncio.Event())
     assert run_virtual(main()) == [(1, False), (2, False), (3, True)]
     assert tried == [1, 2, 3, 3]
 

@@ -101,7 +101,7 @@ class Picture:
         head = Text(f"{mark} ", _STYLES[meaning])
         head.append(plain(run.workflow), "bold")
         head.append(f"  run {plain(run.run_id)}", "dim")
-        if watch.is_elsewhere and not watch.rests:
+        if watch.goes_on_elsewhere:
             head.append("  driven by another process", "dim")
         return self._fitted(head)
 

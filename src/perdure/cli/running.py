@@ -21,7 +21,6 @@ from perdure.engine.engine import Engine
 from perdure.engine.inspect import events_of, load_graph, load_run
 from perdure.engine.owning.adoption import is_woken
 from perdure.engine.recording.hub import Flash
-from perdure.engine.settings import EngineSettings
 from perdure.engine.stored.following import LAST_EVENTS_SECONDS
 from perdure.engine.stored.past import log_until
 from perdure.engine.stored.progress import load_estimator
@@ -73,7 +72,7 @@ async def drive(
     def before_end() -> None:
         display.close()
         if give_up is not None:
-            give_up(watch.is_elsewhere)
+            give_up(watch.goes_on_elsewhere)
 
     with (
         engine.hub.watching(run_id) as changed,
@@ -150,7 +149,11 @@ class _Attendance:
         is_time = now - self._looked >= TAKE_OVER_SECONDS or self._may_be_woken
         if self._driver is None and is_time and self._signals.number is None:
             self._looked = now
-            self._driver = await self._engine.adopt(self._watch.run_id)
+            try:
+                self._driver = await self._engine.adopt(self._watch.run_id)
+            except EngineStopped:
+                if self._signals.number is None:  # else that has come meanwhile
+                    raise
 
     @property
     def _may_be_woken(self) -> bool:
@@ -198,10 +201,12 @@ class _Attendance:
         return None if self._driver is None else self._driver.live_streams()
 
     def _drain(self) -> None:
-        if self._signals.number is not None and self._driver is not None and not self._is_draining:
-            self._is_draining = True
+        if self._signals.number is None or self._is_draining:
+            return
+        self._is_draining = True
+        if self._driver is not None:
             self._display.stopping(self._watch)
-            self._driver.drain(EngineSettings().grace_seconds)
+        self._engine.drain()
 
     async def _pause(self, began: float) -> None:
         """Wait for news, or until it is time to draw again; what draws is not woken more often than it draws."""

@@ -85,6 +85,11 @@ class Watch:
         return 0 if self._projection is None else self._projection.run.last_seq
 
     @property
+    def goes_on_elsewhere(self) -> bool:
+        """Whether another process drives the run, as far as is known."""
+        return self.is_elsewhere and bool(self.last_seq) and not self.rests
+
+    @property
     def rests(self) -> bool:
         """Whether the run has ended, or waits for something from outside."""
         return self.run.status not in MOVING

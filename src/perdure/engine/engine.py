@@ -110,6 +110,9 @@ class Engine(Keeping, Retention, Starting, Telling, Versions):
         self._opened_by: int | None = None
         """The process that opened the engine, which is the only one that can use it."""
         self._is_stopping = False
+        """Whether it takes nothing more."""
+        self._is_ending = False
+        """Whether somebody waits for its end."""
         self._stops_at = 0.0
         """When the grace period of whoever stops the engine is over, by the clock's `monotonic`."""
         self._is_closed = False
@@ -291,10 +294,10 @@ class Engine(Keeping, Retention, Starting, Telling, Versions):
 
     # Stopping
 
-    async def stop(self, grace_seconds: float | None = None) -> None:
-        """Take nothing more, let running bodies end within the grace period, let go of every run, and close.
+    def drain(self, grace_seconds: float | None = None) -> None:
+        """Take nothing more, and tell all runs that running bodies have the grace period to end: `stop` waits for that.
 
-        Bodies that do not end when they are told to are left behind.
+        What bodies raise from here on is taken for a consequence, so a signal handler that calls it should do so at once.
         """
         if self._is_stopping or self._is_closed or self._opened_by != os.getpid():
             return  # it is not open, or another process's
@@ -304,15 +307,25 @@ class Engine(Keeping, Retention, Starting, Telling, Versions):
             self.hub.changed(run_id)
         grace = self._settings.grace_seconds if grace_seconds is None else grace_seconds
         self._stops_at = self.clock.monotonic() + grace
+        for driver in list(self._holding.drivers.values()):
+            driver.drain(grace)
+
+    async def stop(self, grace_seconds: float | None = None) -> None:
+        """Take nothing more, let running bodies end within the grace period, let go of every run, and close.
+
+        Bodies that do not end when they are told to are left behind. A grace period that began with `drain` goes on.
+        """
+        if self._is_ending or self._is_closed or self._opened_by != os.getpid():
+            return
+        self._is_ending = True
+        self.drain(grace_seconds)
         try:
-            await self._drain(grace)
+            await self._until_let_go()
         finally:  # whoever loses patience gets a quick end, not half of one
             await self._close()
 
-    async def _drain(self, grace_seconds: float) -> None:
+    async def _until_let_go(self) -> None:
         drivers = list(self._holding.drivers.values())
-        for driver in drivers:
-            driver.drain(grace_seconds)
         if drivers:
             async with asyncio.TaskGroup() as group:
                 resting = group.create_task(asyncio.wait([driver.rested for driver in drivers]))

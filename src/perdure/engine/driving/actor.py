@@ -161,8 +161,17 @@ class Actor(Serving):
             self._reports.unreadable(self, failure.message, has_begun=has_begun)
         else:
             self._reports.failed(self, self._record_of(error), self._elapsed_ms())
-        for late in self._late:
-            self._driver.result_discarded(self, late)
+            return  # it reports what is late when it has decided
+        self.report_late()
+
+    def report_late(self) -> None:
+        """Tell what the body has come to, if that no longer counts."""
+        late, self._late = self._late, ()
+        for error in late:
+            self._driver.result_discarded(self, error)
+
+    def record_what_failed(self) -> None:
+        """Record which part of the attempt has failed, in one transition with the failure of its node, or not at all."""
 
     def _record_of(self, error: BaseException) -> ErrorRecord:
         if self._is_overdue and (limit := self._plan.policy.timeout) is not None:
@@ -495,10 +504,9 @@ class Actor(Serving):
         """Note that a body has ended whose attempt is over, or about to be."""
         if error is not None and failure_of(error).is_a(AttemptOver, asyncio.CancelledError):
             return
-        if self._is_over:
-            self._driver.result_discarded(self, error)
-        else:
-            self._late += (error,)
+        self._late += (error,)
+        if not self._driver.decider.is_current(self.node_id, self.attempt):
+            self.report_late()  # else that is done with whatever the attempt comes to
 
     # Time
 

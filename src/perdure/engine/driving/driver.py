@@ -503,6 +503,12 @@ class Driver:
         """Do something when all has been heard that has come by now, signals too: in the round of the loop after the next one."""
         self._soon(lambda: self._soon(work))
 
+    @staticmethod
+    async def all_heard() -> None:
+        """As `shortly`, for whoever waits."""
+        for _ in range(2):
+            await asyncio.sleep(0)
+
     def later(self, seconds: float, work: Callable[[], None]) -> asyncio.TimerHandle:
         return self.rested.get_loop().call_later(seconds, self.guarded, work)
 

@@ -105,6 +105,8 @@ class MapActor(Actor):
         """The scopes of calls that wait for something from outside. Others may have their places meanwhile."""
         self._is_through = asyncio.Event()
         self._problem: Exception | None = None
+        self._given_up_item: tuple[int, int, ErrorRecord] | None = None
+        """The position, the attempt and the error of the item with which the node fails."""
 
     def prepare(self) -> None:
         """Nothing can be made ready before there are items."""
@@ -358,9 +360,8 @@ class MapActor(Actor):
             except Exception as error:  # a body may raise anything
                 if self._is_told_to_stop or self.unwinding is not None or self._is_beyond_the_body(error):
                     raise
-                for _ in range(2):  # as long as a failed attempt waits, and for the same reason
-                    await asyncio.sleep(0)
-                if self._reports.is_interrupted(self.node_id):
+                await self._driver.all_heard()  # as before an attempt has failed, and for the same reason
+                if self._reports.is_due_to_stopping(self.node_id):
                     self._returned.append((position, met))
                     return
                 delay = self._item_failed(position, attempt, error)
@@ -525,11 +526,13 @@ class MapActor(Actor):
 
     def _report(self, error: BaseException) -> None:
         if isinstance(error, ItemGivenUp):
-            with suppress(AttemptOver):  # in one transition with the failure of the node, or not at all
-                self._driver.flow.item_failed(
-                    self, error.position, error.attempt, error.record, final=True, fails_node=True
-                )
+            self._given_up_item = (error.position, error.attempt, error.record)
         super()._report(error)
+
+    def record_what_failed(self) -> None:
+        if self._given_up_item is not None:
+            with suppress(AttemptOver):
+                self._driver.flow.item_failed(self, *self._given_up_item, final=True, fails_node=True)
 
     def _record_of(self, error: BaseException) -> ErrorRecord:
         if isinstance(error, ItemGivenUp):

@@ -51,18 +51,21 @@ class Reports:
         self._driver.shortly(lambda: self._failed(actor, error, duration_ms))
 
     def _failed(self, actor: Actor, error: e.ErrorRecord, duration_ms: int) -> None:
-        if actor.stop_reason is not None:  # since then
+        if actor.stop_reason is not None and not self._counts(actor.node_id):  # it was told so since then
             self.stopped(actor)
-            return
-        if not self._leaves(actor):
-            return
+        elif self._leaves(actor):
+            if self.is_due_to_stopping(actor.node_id):
+                reason = f"it failed while its engine stopped: {error.type}: {error.message}"
+                self._decider.attempt_lost(actor.node_id, reason=reason, at=self._clock.now_micros(), has_begun=True)
+                self._driver.happened()
+            else:
+                self._record_failure(actor, error, duration_ms)
+        actor.report_late()
+
+    def _record_failure(self, actor: Actor, error: e.ErrorRecord, duration_ms: int) -> None:
         driver = self._driver
-        if self.is_interrupted(actor.node_id):
-            reason = f"it failed while its engine stopped: {error.type}: {error.message}"
-            self._decider.attempt_lost(actor.node_id, reason=reason, at=self._clock.now_micros(), has_begun=True)
-            driver.happened()
-            return
         was_running = driver.projection.run.status is RunStatus.RUNNING
+        actor.record_what_failed()
         self._decider.attempt_failed(
             actor.node_id,
             actor.attempt,
@@ -74,10 +77,16 @@ class Reports:
         driver.stopping.if_failing(was_running)
         driver.happened()
 
-    def is_interrupted(self, node_id: NodeId) -> bool:
+    def is_due_to_stopping(self, node_id: NodeId) -> bool:
         """Whether a failure of a body says nothing, because its engine stops. Who ends a process often ends what its bodies have
         started with it: a terminal tells all of them. Of what must not be repeated, a failure is known, and counts."""
         return self._driver.is_draining and not self._decider.plan.nodes[node_id].policy.once
+
+    def _counts(self, node_id: NodeId) -> bool:
+        """Whether a failure counts although its body was told to stop before that could be decided: nobody has to find out what
+        has become of something that must not be repeated, if that is known."""
+        is_to_end = self._driver.projection.run.status in STOPPING or node_id in self._driver.flow.cut_off
+        return self._decider.plan.nodes[node_id].policy.once and not is_to_end
 
     def overdue(self, actor: Actor, error: e.ErrorRecord, duration_ms: int) -> None:
         """Leave a body behind that goes on although its time is over."""
