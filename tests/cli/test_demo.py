@@ -52,7 +52,7 @@ def test_the_demo_tells_its_story_and_leaves_nothing(cli: Cli):
 def test_the_demo_leaves_a_folder_in_which_commands_need_no_store(cli: Cli):
     told = cli("demo", "--folder", "tour").stdout
 
-    assert f"cd {cli.folder / 'tour'}; " in told
+    assert f"cd {cli.folder / 'tour'} && " in told
     assert "✓ completed" in cli("list", cwd=cli.folder / "tour").stdout
 
 

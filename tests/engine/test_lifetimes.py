@@ -21,7 +21,7 @@ from perdure import Engine, EngineSettings, Workflow, collect, node, workflow
 from perdure.errors import EngineStopped, RunFailed, RunIdTaken
 from perdure.ids import RunId
 from perdure.journal.events import AttemptLost
-from perdure.journal.states import RunStatus
+from perdure.journal.states import NodeStatus, RunStatus
 from perdure.testing.loop import run_virtual
 from tests.crash.backends import opened_store
 from tests.engine.engines import assert_whole, engine_on
@@ -264,82 +264,131 @@ async def test_what_fails_while_its_engine_stops_is_tried_again_unless_it_must_n
         ]
 
 
-signals: list[Callable[[], object]] = []
-"""What a body has happen when a signal ends what it has started, once."""
+is_signalled: list[bool] = []
+"""Whether a signal ends what the next body has started, and comes to this process as well."""
 
 
 def perhaps_ended(x: int) -> int:
-    if signals:
-        signals.pop()()
+    if is_signalled:
+        is_signalled.clear()
+        os.kill(os.getpid(), signal.SIGUSR1)
         raise OSError("its program was ended")
     return x
 
 
 @node
-async def lone(x: int) -> int:
+async def on_the_loop(x: int) -> int:
     return perhaps_ended(x)
 
 
-@node(once=True)
-async def lone_once(x: int) -> int:
+@node
+def in_a_thread(x: int) -> int:
     return perhaps_ended(x)
 
 
 @workflow
 def alone(x: int) -> int:
-    return lone(x)
+    return on_the_loop(x)
 
 
 @workflow
-def alone_once(x: int) -> int:
-    return lone_once(x)
+def threaded(x: int) -> int:
+    return in_a_thread(x)
 
 
 @workflow
 def per_item(x: int) -> list[int]:
-    return collect(lone.map([x]))
+    return collect(on_the_loop.map([x]))
 
 
-@pytest.mark.parametrize(("flow", "result"), [(alone, 7), (per_item, [7])], ids=["alone", "mapped"])
-def test_a_signal_that_has_come_is_heard_before_what_fails_because_of_it(
+@pytest.mark.parametrize(
+    ("flow", "result"), [(alone, 7), (threaded, 7), (per_item, [7])], ids=["alone", "threaded", "mapped"]
+)
+async def test_a_signal_that_has_come_is_heard_before_what_fails_because_of_it(
     sqlite_url: str, flow: Workflow[..., object], result: object
 ):
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        async with engine_on(sqlite_url) as first:
-            # One round to read that there is a signal, and another one to call its handler.
-            signals[:] = [lambda: loop.call_soon(loop.call_soon, first.drain)]
+    loop = asyncio.get_running_loop()
+    async with Engine(sqlite_url) as first:
+        loop.add_signal_handler(signal.SIGUSR1, first.drain)
+        try:
+            is_signalled.append(True)
             run = await first.start(flow, run_id="r1", x=7)
             with pytest.raises(EngineStopped):
                 await run.result()
-        assert not signals
-        async with engine_on(sqlite_url) as engine:
-            run = await engine.get("r1")
-            assert await run.result() == result
-            await assert_whole(engine, run)
+        finally:
+            loop.remove_signal_handler(signal.SIGUSR1)
+    assert not is_signalled
+    async with Engine(sqlite_url) as engine:
+        run = await engine.get("r1")
+        assert await run.result() == result
+        await assert_whole(engine, run)
 
-    run_virtual(main())
+
+def test_a_program_that_is_interrupted_hears_that_before_what_fails_because_of_it(sqlite_url: str, tmp_path: Path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent(
+            f"""
+            import os, signal
+            from perdure import node, workflow
+
+            @node
+            async def body() -> int:
+                if not os.path.exists("interrupted"):
+                    open("interrupted", "w").close()
+                    os.kill(os.getpid(), signal.SIGINT)
+                    raise OSError("its program was ended")
+                return 7
+
+            @workflow
+            def flow() -> int:
+                return body()
+
+            print(flow.options(store={sqlite_url!r}, run_id="r1").run())
+            """
+        )
+    )
+
+    first, second = (
+        subprocess.run([sys.executable, program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        for _ in range(2)
+    )
+
+    assert first.returncode != 0
+    assert "KeyboardInterrupt" in first.stderr
+    assert (second.returncode, second.stdout) == (0, "7\n"), second.stderr
 
 
-def test_what_must_not_be_repeated_has_failed_although_it_was_told_to_stop_since(sqlite_url: str):
-    async def main() -> None:
-        async with engine_on(sqlite_url) as engine:
+@pytest.mark.parametrize("rounds", [0, 1])
+async def test_a_failure_of_what_must_not_be_repeated_counts_although_the_engine_stops(store_url: str, rounds: int):
+    @node(once=True)
+    async def failing_once(x: int) -> int:
+        engine.drain(0)
+        for _ in range(rounds):  # later it is told to stop, and left behind at once
+            await asyncio.sleep(0)
+        raise OSError("a failure that is known")
 
-            def interrupt() -> None:
-                driver = engine.driver_of(RunId("r1"))
-                assert driver is not None
-                driver.stopping.wind_down("the run is let go", 0)  # told so in the next round
+    @workflow
+    def flow(x: int) -> int:
+        return failing_once(x)
 
-            signals[:] = [interrupt]
-            await engine.start(alone_once, run_id="r1", x=7)
-            with suppress(EngineStopped, RunFailed):
-                await (await engine.get("r1")).result()
-        async with engine_on(sqlite_url) as engine:
-            run = await engine.get("r1")
-            assert await run.status() is RunStatus.FAILED
-            await assert_whole(engine, run)
+    async with Engine(store_url) as engine:
+        await engine.start(flow, run_id="r1", x=7)
+        with suppress(EngineStopped, RunFailed):
+            await (await engine.get("r1")).result()
+    async with Engine(store_url, recover=False) as observer:
+        run = await observer.get("r1")
+        (lone,) = (await run.load()).nodes
+        assert lone.status is NodeStatus.FAILED
+        await assert_whole(observer, run)
 
-    run_virtual(main())
+
+async def test_an_engine_that_is_told_to_drain_while_it_opens_takes_nothing(sqlite_url: str):
+    engine = Engine(sqlite_url)
+    asyncio.get_running_loop().call_soon(engine.drain)
+    async with engine:
+        with pytest.raises(EngineStopped):
+            await engine.start(alone, x=1)
 
 
 def test_an_engine_that_drains_lets_go_of_all_its_runs_and_takes_no_more(sqlite_url: str):

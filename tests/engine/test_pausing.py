@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -11,12 +11,15 @@ import pytest
 
 from perdure import Context, Engine, EngineSettings, Stream, ask, collect, node, workflow
 from perdure.engine.runs.run import Run
+from perdure.engine.runs.telling import stays_paused
 from perdure.errors import InputClosed, RunFailed, RunResting
 from perdure.ids import CommandId, RunId
 from perdure.journal import events as e
 from perdure.journal.states import RunStatus
+from perdure.store.base import Store
 from perdure.store.opening import open_store
 from perdure.store.shapes import Command
+from perdure.testing.proxy import StoreProxy
 from tests.engine.engines import assert_whole, counted, log_of
 from tests.engine.test_waiting import answer_all, asked, begun, either, seldom_looking
 
@@ -530,3 +533,35 @@ async def test_a_pause_that_comes_after_a_resume_counts_whoever_has_yet_to_hear_
         await answer_all(run)
         assert await run.result() == "WHAT OF 1"
         await assert_whole(engine, run)
+
+
+class TakenUpMeanwhile(StoreProxy):
+    """Has the run told to go on, and taken up, while somebody looks whether it was told so."""
+
+    def __init__(self, inner: Store, meanwhile: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(inner)
+        self._meanwhile = meanwhile
+
+    async def passing(self, name: str, call: Callable[[], Awaitable[Any]], *args: Any) -> Any:
+        answer = await call()
+        if name == "latest_commands":
+            await self._meanwhile()
+        return answer
+
+
+async def test_a_run_that_goes_on_while_somebody_looks_does_not_stay_paused(store_url: str) -> None:
+    async with Engine(store_url, settings=EngineSettings(hibernate_after=0)) as engine:
+        run = await engine.start(asks_alone)
+        await run.wait()
+        await run.pause()
+        await paused(run)
+
+        async def resume() -> None:
+            await run.resume()
+            while await run.status() is RunStatus.PAUSED:
+                await asyncio.sleep(0.01)
+
+        looked = TakenUpMeanwhile(engine.store, resume).as_store
+
+        assert await stays_paused(engine.store, run.run_id)
+        assert not await stays_paused(looked, run.run_id)

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from perdure import Backoff, Context, node, workflow
+from perdure import Backoff, Context, collect, node, workflow
 from perdure.errors import RunFailed
 from perdure.journal import events as e
 from perdure.journal.states import NodeStatus, RunStatus
@@ -208,3 +208,39 @@ def test_a_pause_is_no_longer_than_asked_for_though_another_clock_set_it(sqlite_
             await assert_whole(engine, run)
 
     run_virtual(main())
+
+
+called: list[int] = []
+
+
+@node(retries=2, backoff=Backoff(first=timedelta(seconds=10), jitter=False))
+async def item_fails_once(ctx: Context, x: int) -> int:
+    called.append(ctx.attempt)
+    if ctx.attempt == 1:
+        raise Unlucky("the first attempt")
+    return x
+
+
+@workflow
+def per_item(xs: list[int]) -> list[int]:
+    return collect(item_fails_once.map(xs))
+
+
+def test_an_item_that_pauses_before_its_next_attempt_holds_up_no_engine_that_stops(sqlite_url: str):
+    async def main() -> None:
+        async with engine_on(sqlite_url) as engine:
+            run = await engine.start(per_item, xs=[7])
+            await asyncio.sleep(1)
+            began = asyncio.get_running_loop().time()
+            await engine.stop()
+            assert asyncio.get_running_loop().time() - began < 2
+        assert called == [1]
+        async with engine_on(sqlite_url) as engine:
+            run = await engine.get(run.run_id)
+            assert await run.result() == [7]
+            assert (await counted(run))[e.ItemFailed] == 1
+            await assert_whole(engine, run)
+
+    called.clear()
+    run_virtual(main())
+    assert called == [1, 2]

@@ -142,6 +142,8 @@ async def test_the_ids_of_started_runs_may_be_longer_than_one_that_is_chosen(sql
 
         assert started == "p" * 512 + ":letter:0"
         assert await results(engine, started) == ["letter 1 to Ada"]
+        again = await engine.start(letter, run_id=started, number=1, who="Ada")
+        assert (again.run_id, await again.result()) == (started, "letter 1 to Ada")
 
 
 def test_ids_of_started_runs_do_not_collide() -> None:

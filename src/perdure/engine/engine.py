@@ -109,6 +109,8 @@ class Engine(Keeping, Retention, Starting, Telling, Versions):
         self._doctor: Doctor
         self._opened_by: int | None = None
         """The process that opened the engine, which is the only one that can use it."""
+        self._is_open = False
+        """Whether all of it is at work."""
         self._is_stopping = False
         """Whether it takes nothing more."""
         self._is_ending = False
@@ -153,6 +155,9 @@ class Engine(Keeping, Retention, Starting, Telling, Versions):
             self._is_closed = True
             await self._stack.aclose()
             raise
+        self._is_open = True
+        if self._is_stopping:  # somebody has called `drain` meanwhile
+            self._membership.prepare_to_leave()
         return self
 
     async def __aexit__(self, *exception: object) -> None:
@@ -302,11 +307,15 @@ class Engine(Keeping, Retention, Starting, Telling, Versions):
         if self._is_stopping or self._is_closed or self._opened_by != os.getpid():
             return  # it is not open, or another process's
         self._is_stopping = True
+        grace = self._settings.grace_seconds if grace_seconds is None else grace_seconds
+        self._stops_at = self.clock.monotonic() + grace
+        if self._is_open:
+            self._tell_of_stopping(grace)
+
+    def _tell_of_stopping(self, grace: float) -> None:
         self._membership.prepare_to_leave()  # whoever waits for the lease is told that the engine stops
         for run_id in self.hub.watched():
             self.hub.changed(run_id)
-        grace = self._settings.grace_seconds if grace_seconds is None else grace_seconds
-        self._stops_at = self.clock.monotonic() + grace
         for driver in list(self._holding.drivers.values()):
             driver.drain(grace)
 

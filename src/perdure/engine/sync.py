@@ -40,10 +40,11 @@ def run_workflow(
     at once. The run is kept either way, and standard error says how to go on with it.
     """
     started_as: list[str] = []
+    url = store or os.environ.get("PERDURE_STORE") or DEFAULT_URL
+    engine = Engine(url, workflows=[workflow], recover=False)
 
     async def run() -> R:
-        url = store or os.environ.get("PERDURE_STORE") or DEFAULT_URL
-        async with Engine(url, workflows=[workflow], recover=False) as engine:
+        async with engine:
             started = await engine.start(
                 workflow,
                 run_id=run_id,
@@ -60,7 +61,12 @@ def run_workflow(
         return _in_a_thread(run())
     if threading.current_thread() is not threading.main_thread():
         return asyncio.run(run())
-    with _Signals(lambda: _tell_of_stopping(*started_as)) as signals:
+
+    def stop() -> None:
+        engine.drain()
+        _tell_of_stopping(*started_as)
+
+    with _Signals(stop) as signals:
         return asyncio.run(signals.heeded(run()))
 
 

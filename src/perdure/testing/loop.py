@@ -31,6 +31,9 @@ BEGIN_SECONDS = 1_000.0
 """What the time of a virtual loop begins with."""
 _REAL_WAIT_SECONDS = 1.0
 _RESOLUTION_SECONDS = 1e-6
+_TIMER_SECONDS = 1e-9
+"""How far timers of the same moment lie apart."""
+_MOST_MOMENTS = 10_000
 
 
 class NothingLeft(RuntimeError):
@@ -97,6 +100,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._outside = 0
         self._is_patient = is_patient
         self._workers: set[Worker] = set()
+        self._until_idle: list[asyncio.Future[None]] = []
+        self._timers: dict[float, int] = {}
+        """How many timers there are, or were, for each moment."""
         self.sockets: set[int] = set()
         """What workers wait for to be read or written."""
         self._shuffle = None if seed is None else random.Random(seed).shuffle
@@ -115,6 +121,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             yield
         finally:
             self._outside -= 1
+
+    async def idle(self) -> None:
+        """Wait until nothing is ready to run: what came from outside comes then, however fast whoever brings it was."""
+        future = self.create_future()
+        self._until_idle.append(future)
+        await future
 
     @contextmanager
     def at_work(self, worker: Worker | None = None) -> Generator[None]:
@@ -136,6 +148,18 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             future.set_exception(error)
         return future
 
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, **options: Any
+    ) -> asyncio.TimerHandle:
+        # Sums of the same delays differ in their last digits, and equal ones have no order: what is due in the same microsecond
+        # is called in the order in which it was asked for, whenever that is.
+        moment = round(when, 6)
+        if len(self._timers) > _MOST_MOMENTS:
+            self._timers = {kept: number for kept, number in self._timers.items() if kept >= self._now}
+        number = self._timers.get(moment, 0)
+        self._timers[moment] = number + 1
+        return super().call_at(moment + number * _TIMER_SECONDS, callback, *args, **options)
+
     def create_future(self) -> asyncio.Future[Any]:
         return _NumberedFuture(loop=self)
 
@@ -143,6 +167,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Stand in for the selector's waiting."""
         if seconds is not None and seconds <= 0:
             self._mix()
+            return select(0)
+        if self._until_idle:
+            waiting, self._until_idle = self._until_idle, []
+            for future in waiting:
+                if not future.done():
+                    future.set_result(None)
             return select(0)
         if (self._is_patient and self._outside) or self._is_worked_for():
             return self._wait_in_earnest(seconds, select)

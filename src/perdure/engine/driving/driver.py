@@ -49,6 +49,9 @@ PORTION_NODES = 250
 other run waits for all of them."""
 FIRST_PORTION_NODES = 60
 """Fewer while nothing runs: there is nothing to do until these are committed."""
+ROUNDS_UNTIL_HEARD = 3
+"""How many rounds of the loop to wait for signals that have come by now. In the first one the loop reads that there is one, after
+all that was ready before; in the second one it calls the handler, after all that was ready then."""
 
 
 class NotOurs(PerdureError):
@@ -499,14 +502,14 @@ class Driver:
     def _soon(self, work: Callable[[], object]) -> None:
         self.machinery.rounds.soon(self.guarded, work)
 
-    def shortly(self, work: Callable[[], object]) -> None:
-        """Do something when all has been heard that has come by now, signals too: in the round of the loop after the next one."""
-        self._soon(lambda: self._soon(work))
+    def shortly(self, work: Callable[[], object], rounds: int = ROUNDS_UNTIL_HEARD) -> None:
+        """Do something when all has been heard that has come by now, signals too."""
+        self._soon(work if rounds == 1 else lambda: self.shortly(work, rounds - 1))
 
     @staticmethod
     async def all_heard() -> None:
         """As `shortly`, for whoever waits."""
-        for _ in range(2):
+        for _ in range(ROUNDS_UNTIL_HEARD):
             await asyncio.sleep(0)
 
     def later(self, seconds: float, work: Callable[[], None]) -> asyncio.TimerHandle:

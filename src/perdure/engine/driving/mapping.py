@@ -97,6 +97,8 @@ class MapActor(Actor):
         self._may_trail = driver.launching.may_trail(self.node_id)
         self._key_of = item_keys(driver.run_id, driver.projection.node(self.node_id))
         self._running = 0
+        self._undecided = 0
+        """How many calls have failed, of which it is not known yet whether that counts."""
         self._is_pumping = False
         """Whether it will be seen in a moment who waits."""
         self._returned: list[Work] = []
@@ -104,6 +106,7 @@ class MapActor(Actor):
         self._lent: set[str] = set()
         """The scopes of calls that wait for something from outside. Others may have their places meanwhile."""
         self._is_through = asyncio.Event()
+        self._drained = asyncio.Event()
         self._problem: Exception | None = None
         self._given_up_item: tuple[int, int, ErrorRecord] | None = None
         """The position, the attempt and the error of the item with which the node fails."""
@@ -219,6 +222,10 @@ class MapActor(Actor):
             return False
         return bool(self._returned) or not self._meeting.is_over
 
+    def drain(self) -> None:
+        super().drain()
+        self._drained.set()
+
     def end_unread(self) -> None:
         super().end_unread()
         self._pump()
@@ -254,7 +261,7 @@ class MapActor(Actor):
 
     def _next(self) -> Work | None:
         """Return the next item that has no entry; None if there is none at the moment."""
-        if self.is_unread or self._is_draining:
+        if self.is_unread or self._is_draining or self._undecided:
             return None
         if self._outbox.is_blocked:
             self._outbox.when_unblocked(self._pump)
@@ -360,13 +367,15 @@ class MapActor(Actor):
             except Exception as error:  # a body may raise anything
                 if self._is_told_to_stop or self.unwinding is not None or self._is_beyond_the_body(error):
                     raise
-                await self._driver.all_heard()  # as before an attempt has failed, and for the same reason
-                if self._reports.is_due_to_stopping(self.node_id):
+                if await self._is_due_to_stopping():
                     self._returned.append((position, met))
                     return
                 delay = self._item_failed(position, attempt, error)
+                self._pump()  # others may begin again
                 if delay is not None:
-                    await self._driver.machinery.clock.sleep(delay)
+                    if await self._drained_within(delay):
+                        self._returned.append((position, met))
+                        return
                     attempt += 1
                     continue
                 packed = await self._given_up(position, attempt, met, error)
@@ -382,6 +391,23 @@ class MapActor(Actor):
                 self._driver.flow.item_failed(self, position, attempt, given_up, final=True)
             self._outbox.put(position, packed.entry, consumed=consumed)
             return
+
+    async def _is_due_to_stopping(self) -> bool:
+        """Whether a failure says nothing, because the engine stops. Until that is known no other call begins: the node may have
+        failed with this one."""
+        self._undecided += 1
+        try:
+            await self._driver.all_heard()
+        finally:
+            self._undecided -= 1
+        return self._reports.is_due_to_stopping(self.node_id)
+
+    async def _drained_within(self, seconds: float) -> bool:
+        """Wait so long, but not if the run is being let go; return whether it is."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._drained.wait()
+        return self._is_draining
 
     async def _entry(self, position: int, name: str, attempt: int, met: Met) -> PackedEntry:
         items: dict[str, Encoded] = {}

@@ -47,11 +47,13 @@ class Reports:
         driver.happened_again()
 
     def failed(self, actor: Actor, error: e.ErrorRecord, duration_ms: int) -> None:
-        """A body has raised something. If a signal has ended what it had started, that signal is heard first."""
-        self._driver.shortly(lambda: self._failed(actor, error, duration_ms))
+        """A body has raised something. If a signal has ended what it had started, that signal is heard first, unless the failure
+        counts all the same."""
+        decide = self._driver.guarded if self._must_not_repeat(actor.node_id) else self._driver.shortly
+        decide(lambda: self._failed(actor, error, duration_ms))
 
     def _failed(self, actor: Actor, error: e.ErrorRecord, duration_ms: int) -> None:
-        if actor.stop_reason is not None and not self._counts(actor.node_id):  # it was told so since then
+        if actor.stop_reason is not None:  # it was told so since then
             self.stopped(actor)
         elif self._leaves(actor):
             if self.is_due_to_stopping(actor.node_id):
@@ -80,13 +82,10 @@ class Reports:
     def is_due_to_stopping(self, node_id: NodeId) -> bool:
         """Whether a failure of a body says nothing, because its engine stops. Who ends a process often ends what its bodies have
         started with it: a terminal tells all of them. Of what must not be repeated, a failure is known, and counts."""
-        return self._driver.is_draining and not self._decider.plan.nodes[node_id].policy.once
+        return self._driver.is_draining and not self._must_not_repeat(node_id)
 
-    def _counts(self, node_id: NodeId) -> bool:
-        """Whether a failure counts although its body was told to stop before that could be decided: nobody has to find out what
-        has become of something that must not be repeated, if that is known."""
-        is_to_end = self._driver.projection.run.status in STOPPING or node_id in self._driver.flow.cut_off
-        return self._decider.plan.nodes[node_id].policy.once and not is_to_end
+    def _must_not_repeat(self, node_id: NodeId) -> bool:
+        return self._decider.plan.nodes[node_id].policy.once
 
     def overdue(self, actor: Actor, error: e.ErrorRecord, duration_ms: int) -> None:
         """Leave a body behind that goes on although its time is over."""

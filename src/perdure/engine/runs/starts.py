@@ -19,6 +19,7 @@ from perdure.engine.runs.run import Run
 from perdure.engine.runs.tags import checked_tags
 from perdure.engine.starting.beginning import (
     begin,
+    checked_run_id,
     chosen_run_id,
     creation,
     differences,
@@ -117,7 +118,7 @@ class Starting(ABC):
             raise TypeError(f"{workflow!r} is no workflow: call it inside a @workflow function, and start that one")
         return await self._start(
             workflow,
-            chosen_run_id(self.chance.new_id() if run_id is None else run_id),
+            RunId(self.chance.new_id()) if run_id is None else await self._chosen(run_id),
             {**(inputs or {}), **more_inputs},
             may_exist=run_id is not None,
             durability=durability,
@@ -126,6 +127,16 @@ class Starting(ABC):
             checkpoint_every=checkpoint_every,
             tags=wanted_tags,
         )
+
+    async def _chosen(self, run_id: str) -> RunId:
+        """Return the id that somebody has chosen. A run that is there keeps its own, though none could be called so today."""
+        try:
+            return chosen_run_id(run_id)
+        except ValueError:
+            checked = checked_run_id(run_id)
+            if await self.store.where_is(checked) is None:
+                raise
+            return checked
 
     async def _start(
         self,

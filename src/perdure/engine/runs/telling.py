@@ -80,14 +80,21 @@ class Telling(ABC):
 
 
 async def stays_paused(store: Store, run_id: RunId) -> bool:
-    """Whether nobody has told a run that is paused, or about to be, to go on since."""
+    """Whether a run is paused, or about to be, and nobody has told it to go on since."""
+    last_word = await _last_word(store, run_id)  # first: one that is taken up meanwhile shows in the status
+    run = await store.load_state(run_id)
+    return run is not None and run.status in _PAUSED and last_word != RESUME
+
+
+async def _last_word(store: Store, run_id: RunId) -> str | None:
+    """Return whether a run was told last to pause or to go on; None if nobody has yet to hear of either."""
     before = NEWEST
     while page := await store.latest_commands(run_id, before=before, limit=PAGE):
         for command in page:
             if command.kind in (PAUSE, RESUME):
-                return command.kind == PAUSE
+                return command.kind
         before = (page[-1].created_at, page[-1].command_id)
-    return True
+    return None
 
 
 def chosen_statuses(status: str | Sequence[str] | None) -> tuple[RunStatus, ...]:

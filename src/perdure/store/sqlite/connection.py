@@ -124,7 +124,7 @@ def require_ours(connection: apsw.Connection, path: Path) -> None:
     connection.close()  # before the file gets a log that it may not have had
     raise StoreUnavailable(
         f"The database {path} is another program's: it holds tables ({name!r} is one), but not the one in which perdure "
-        "notes its schema. Nothing was changed. Name another file, such as sqlite:///perdure.db."
+        "notes its schema. None of its data was changed. Name another file, such as sqlite:///perdure.db."
     )
 
 
