@@ -384,7 +384,9 @@ async def test_a3_counts_what_was_skipped(store_url: str) -> None:
         await until(run, RunStatus.AWAITING_INPUT)
         await answer_all(run, False)
         assert await run.result() is None
-        await Damage(store_url).say_it_runs(run.run_id)
+    await Damage(store_url).say_it_runs(run.run_id)
+    async with doctors(store_url) as engine:
+        run = await engine.get(run.run_id)
         await healed(engine, run, "A3")
         assert await run.result() is None
         await assert_whole(engine, run)
@@ -840,7 +842,9 @@ async def test_r1_a_run_that_was_cancelled_stays_so(store_url: str) -> None:
         await run.cancel("not needed")
         with pytest.raises(RunCancelled):
             await run.result()
-        await Damage(store_url).say_it_runs(run.run_id)
+    await Damage(store_url).say_it_runs(run.run_id)
+    async with doctors(store_url) as engine:
+        run = await engine.get(run.run_id)
         await healed(engine, run, "R1")
         with pytest.raises(RunCancelled):
             await run.result()
