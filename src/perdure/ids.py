@@ -82,6 +82,8 @@ def why_no_run_id(text: str) -> str | None:
         return f"it has {len(text)} characters, and {MOST_RUN_ID_CHARS} are the most"
     if (found := _CONTROL.search(text)) is not None:
         return f"it has a control character ({found[0]!r})"
+    if text.startswith("-"):
+        return "it begins with '-', and commands would take it for an option"
     return None
 
 

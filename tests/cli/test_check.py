@@ -144,16 +144,20 @@ async def test_a_blob_that_is_used_without_a_record_of_it_is_found(tmp_path: Pat
         assert "not recorded as used" in violation.problem
 
 
-async def test_a_lost_blob_is_found(tmp_path: Path):
-    url = f"sqlite:///{tmp_path}/perdure.db"
+async def test_a_lost_blob_is_found(cli: Cli):
+    url = f"sqlite:///{cli.folder}/perdure.db"
     async with Engine(url, workflows=[large]) as engine:
         run = await engine.start(large, n=400_000, run_id="r1")
         await run.result()
         assert await verify_run(engine, "r1") == []
 
-        for blob in (tmp_path / "perdure.db-blobs").rglob("*"):
+        for blob in (cli.folder / "perdure.db-blobs").rglob("*"):
             if blob.is_file():
                 blob.unlink()
 
         assert {violation.invariant for violation in await verify_run(engine, "r1")} == {"I29"}
         assert {violation.invariant for violation in await verify_run(engine.store, "r1")} == {"I29"}
+
+    done = cli("verify")
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1] == "1 of 1 run broken. Blobs can only come back from a backup."

@@ -189,6 +189,7 @@ def test_a_renamed_node_is_named_with_the_file_that_had_it(cli: Cli):
 
     assert done.returncode == 2
     assert f"needs the node types flow.last, which {cli.folder / 'flow.py'} does not declare (any more)" in done.stderr
+    assert "`@node(name='flow.last')` keeps the old one" in done.stderr
 
 
 @pytest.mark.slow

@@ -124,6 +124,24 @@ def test_that_a_run_was_deleted_later_takes_no_time_of_it():
     assert log.drawn() == before
 
 
+@pytest.mark.parametrize(
+    ("end", "ending"),
+    [(e.RunCompleted(), "completed"), (e.RunFailed(error=BOOM), "failed"), (e.RunCancelled(), "cancelled")],
+)
+def test_how_a_run_had_ended_is_told_when_it_goes_on(end: e.AnyEvent, ending: str):
+    log = Log("a")
+    log.add(1, e.RunPaused())
+    log.claim(2, lost=False)  # somebody who has it end
+    log.add(2, end)
+    log.claim(5, lost=False)
+    log.add(5, e.RunReopened())
+    log.claim(9, lost=True)
+
+    periods = timeline_of(log.entries, now=None).periods
+
+    assert [period.ending for period in periods] == ["paused", ending, "died", "stopped"]
+
+
 def test_every_attempt_is_visible():
     log = Log("a")
     log.start(0, "a")

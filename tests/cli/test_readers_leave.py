@@ -244,3 +244,28 @@ def test_a_script_whose_standard_errors_are_closed_runs_as_any_other(cli: Cli):
 
     assert done.returncode == 0
     assert cli.json("show", "r1")["outputs"] == {"output": "done"}
+
+
+def test_what_is_printed_goes_nowhere_once_a_body_has_closed_standard_output(cli: Cli):
+    cli.write(
+        "flow.py",
+        """
+import os
+from perdure import node, workflow
+
+@node
+def close() -> str:
+    os.close(1)
+    return "done"
+
+@workflow
+def closing() -> str:
+    return close()
+""",
+    )
+
+    done = cli("run", "flow.py", "--run-id", "r1")
+
+    assert (done.returncode, "bug" in done.stderr) == (0, False), done.stderr
+    assert cli.json("show", "r1")["outputs"] == {"output": "done"}
+    assert cli("verify", "r1").returncode == 0

@@ -408,6 +408,14 @@ def test_signals_are_kept_until_somebody_waits_and_count_once(flow: Cli):
     assert flow("verify").returncode == 0
 
 
+def test_a_signal_for_which_a_run_does_not_wait_is_kept_and_said_to_be(flow: Cli):
+    flow("run", "flow.py:paying", "--run-id", "r1")
+
+    told = flow("signal", "r1", "payed", "7")
+
+    assert told.stdout == "signal payed sent to run r1, and is kept: the run waits for paid\n"
+
+
 @pytest.mark.slow
 def test_a_signal_needs_a_run_and_a_name(flow: Cli):
     asking(flow)

@@ -148,6 +148,7 @@ def test_runs_are_listed_newest_first(sqlite_url: str):
         ("a\x1b[2J", "has a control character"),
         ("a\x85b", "has a control character"),
         ("a" * 513, "has 513 characters, and 512 are the most"),
+        ("-a", "begins with '-'"),
     ],
 )
 async def test_an_id_that_nobody_could_read_or_write_down_is_refused(sqlite_url: str, run_id: str, told: str):

@@ -584,7 +584,7 @@ def test_an_answer_that_does_not_fit_leaves_the_question_open(sqlite_url: str) -
     async def main(engine: Engine) -> None:
         run = await engine.start(counts)
         (question,) = await asked(run)
-        for wrong in ("many", None, 1.5, True, object()):
+        for wrong in ("many", None, 1.5, 5.0, True, object()):
             with pytest.raises(AnswerRefused):
                 await run.answer(question.interaction_id, wrong)
         await run.answer(question.interaction_id, 3)

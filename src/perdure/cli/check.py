@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from perdure.store.base import Store
 from perdure.store.shapes import RunFilter
 
 PAGE = 200
+_BLOBS_ARE_THERE = "I29"
 
 
 @click.command("validate")
@@ -176,6 +177,13 @@ def _verification_document(
     }
 
 
+def _remedies(violations: Iterable[Sequence[Violation]]) -> str:
+    invariants = {violation.invariant for found in violations for violation in found}
+    remedies = ["`perdure doctor RUN` says whether it can be mended."] if invariants - {_BLOBS_ARE_THERE} else []
+    remedies += ["Blobs can only come back from a backup."] if _BLOBS_ARE_THERE in invariants else []
+    return " ".join(remedies)
+
+
 def _print_verification(violations: dict[RunId, list[Violation]], audited: Sequence[RunId], pen: Pen) -> None:
     for run_id, found in violations.items():
         if found:
@@ -184,9 +192,7 @@ def _print_verification(violations: dict[RunId, list[Violation]], audited: Seque
             click.echo(f"  {pen.warning(violation.invariant)} {plain(violation.problem)}")
     broken = sum(bool(found) for found in violations.values())
     if broken:
-        click.echo(
-            f"{broken} of {counted(len(violations), 'run')} broken. `perdure doctor RUN` says whether it can be mended."
-        )
+        click.echo(f"{broken} of {counted(len(violations), 'run')} broken. {_remedies(violations.values())}")
     else:
         click.echo(f"{pen.good('✓')} {counted(len(violations), 'run')} checked, all invariants hold.")
     if audited:

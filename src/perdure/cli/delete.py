@@ -73,4 +73,6 @@ async def delete_command(
 def _confirm(runs: Sequence[RunId]) -> None:
     if not sys.stdin.isatty():
         raise click.UsageError("There is nobody to ask: say --yes.")
-    click.confirm(f"Delete the values of {counted(len(runs), 'run')} for good?", abort=True)
+    if not click.confirm(f"Delete the values of {counted(len(runs), 'run')} for good?"):
+        click.echo("Nothing was deleted.", err=True)
+        raise click.Abort

@@ -253,6 +253,11 @@ def _prepare_streams() -> None:
 
 _WORDED = {
     "heartbeat_failed": "this process could not say that it lives, which it tries again",
+    "lease_lost": "others took this process for dead, and may go on with what it was driving",
+    "listening_failed": "news of other processes cannot be heard, which is tried again; it is looked for meanwhile",
+    "recovery_failed": "runs that others have left cannot be looked for, which is tried again",
+    "rejoin_failed": "this process cannot say that it lives after all, which it tries again",
+    "retire_failed": "this process could not say that it ends; others notice that by themselves",
     "run_is_busy": "somebody else holds the row of a run, which is tried again for a while",
     "store_not_ready": "the store cannot be used, which is tried again for a while",
     "threads_left_behind": "there are bodies in threads that have not ended, and are left behind",
@@ -268,16 +273,23 @@ class _Warnings(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         stream: TextIO = sys.stderr
-        facts = {name: getattr(record, name) for name in ("run_id", "node_id", "error") if hasattr(record, name)}
-        told = "".join(f" {name}={value}" for name, value in facts.items())
-        name = record.getMessage()
-        line = f"perdure: {_WORDED[name]}.{told}\n" if name in _WORDED else f"perdure: {name}{told}\n"
+        line = f"perdure: {_told_of(record)}\n"
         if line == self._last and not record.exc_info:
             return
         self._last = line
         stream.write(line)
         if record.exc_info:
             stream.write(logging.Formatter().formatException(record.exc_info) + "\n")
+
+
+def _told_of(record: logging.LogRecord) -> str:
+    name = record.getMessage()
+    facts = {fact: getattr(record, fact) for fact in ("run_id", "node_id", "error") if hasattr(record, fact)}
+    if name not in _WORDED:
+        return name + "".join(f" {fact}={value}" for fact, value in facts.items())
+    error = facts.pop("error", None)
+    where = ", ".join(f"{fact.removesuffix('_id')} {value}" for fact, value in facts.items())
+    return _WORDED[name] + (f" ({where})" if where else "") + ("." if error is None else f": {error}")
 
 
 def _prepare_warnings() -> None:

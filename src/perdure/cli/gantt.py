@@ -46,6 +46,9 @@ _ENDINGS: dict[Ending, str] = {
     "stopped": "it was stopped",
     "rested": "it waited, with nobody driving it",
     "paused": "it was paused",
+    "completed": "it completed",
+    "failed": "it failed",
+    "cancelled": "it was cancelled",
 }
 _TROUBLED: tuple[Outcome, ...] = ("failed", "lost")
 

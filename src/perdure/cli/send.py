@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -18,7 +19,7 @@ from perdure.engine.inspect import find_run, living_engines
 from perdure.engine.runs.run import Run
 from perdure.engine.starting.inputs import check_item, stream_inputs
 from perdure.ids import RunId
-from perdure.journal.states import TERMINAL
+from perdure.journal.states import TERMINAL, WaitStatus
 
 
 @click.command("send")
@@ -78,27 +79,34 @@ def signal_command(run: str, name: str, value: str | None, signal_id: str | None
         raise click.UsageError("A signal needs a name.")
     require(store)
     given = None if value is None else _json_or_text(value)
-    run_id, is_new, goes_on = asyncio.run(_signal(run, name, given, signal_id, store))
+    run_id, is_new, goes_on, others = asyncio.run(_signal(run, name, given, signal_id, store))
     if as_json:
         print_json({"run_id": run_id, "signal": name, "value": given, "sent": is_new})
     else:
         told = f"sent to run {plain(run_id)}"
         told = told if is_new else f"was {told} before; once more changes nothing"
         then = "" if goes_on else f". `{store.command('resume', run_id)}` goes on."
+        if others:
+            then = f", and is kept: the run waits for {', '.join(map(plain, others))}"
         click.echo(f"signal {plain(name)} {told}{then}")
     return Exit.DONE
 
 
-async def _signal(run: str, name: str, value: Any, signal_id: str | None, place: Place) -> tuple[RunId, bool, bool]:
-    """Send the signal; return to which run, whether it was not sent before, and whether nobody has to see to it that the run
-    goes on."""
+async def _signal(
+    run: str, name: str, value: Any, signal_id: str | None, place: Place
+) -> tuple[RunId, bool, bool, Sequence[str]]:
+    """Send the signal; return to which run, whether it was not sent before, whether nobody has to see to it that the run goes
+    on, and the signals for which it waits if this is none of them."""
     async with Engine(place.url, workflows=(), recover=False) as engine:  # without workflows it cannot drive the run
         run_id = await find_run(engine.store, run)
         target: Run[Any] = await engine.get(run_id)
         known = None if signal_id is None else await engine.store.load_command(run_id, signal_command_id(signal_id))
+        open_waits = [wait for wait in (await target.load()).waits if wait.status is WaitStatus.OPEN]
+        awaited = {wait.signal for wait in open_waits if wait.signal is not None}
         await target.signal(name, value, id=signal_id)
         has_ended = await target.status() in TERMINAL  # so that it has heard the signal before
-        return run_id, known is None, has_ended or bool(await living_engines(engine.store) - {engine.engine_id})
+        goes_on = has_ended or bool(await living_engines(engine.store) - {engine.engine_id})
+        return run_id, known is None, goes_on, [] if name in awaited else sorted(awaited)
 
 
 async def _send(run: str, name: str, items: tuple[str, ...], item_id: str | None, close: bool, place: Place) -> RunId:

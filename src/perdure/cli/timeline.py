@@ -13,7 +13,7 @@ from perdure.journal import events as e
 from perdure.journal.states import NodeState, NodeStatus, RunState
 
 Outcome = Literal["completed", "failed", "lost", "cancelled", "running", "waiting"]
-Ending = Literal["stopped", "died", "rested", "paused"]
+Ending = Literal["stopped", "died", "rested", "paused", "completed", "failed", "cancelled"]
 
 _OF_AN_ITEM = re.compile(r"[^ ]*\d+/")
 """How the name of a wait begins that was made in a call for one item: others may be at work meanwhile."""
@@ -119,7 +119,13 @@ class _Reader:
                 self._periods[-1].ending = "rested"
             case e.RunPaused():
                 self._periods[-1].ending = "paused"
-            case e.RunResumed():
+            case e.RunCompleted():
+                self._periods[-1].ending = "completed"
+            case e.RunFailed():
+                self._periods[-1].ending = "failed"
+            case e.RunCancelled():
+                self._periods[-1].ending = "cancelled"
+            case e.RunResumed() | e.RunReopened():
                 self._periods[-1].ending = "stopped"
             case _:
                 self._read_wait(event, at)
@@ -158,8 +164,8 @@ class _Reader:
                 return  # the claim belongs to the transition that created the run
             if event.lost:
                 self._periods[-1].ending = "died"
-        # A run that rests goes on resting, unless it is resumed: somebody has only told it something.
-        rests = self._periods and self._periods[-1].ending in ("rested", "paused")
+        # A run that rests or has ended stays so, unless it is resumed: somebody has only told it something.
+        rests = self._periods and self._periods[-1].ending not in ("stopped", "died")
         self._periods.append(Period(start=at, end=at, ending=self._periods[-1].ending if rests else "stopped"))
 
     def _begin(self, node_id: NodeId, attempt: int, at: int, outcome: Outcome) -> None:

@@ -14,8 +14,8 @@ from contextlib import suppress
 from typing import Any, TextIO
 
 _STANDARD_ERROR = 2
-_NOBODY_READS = (errno.EPIPE, errno.EIO)
-"""What writing says to a pipe without a reader, and to a terminal that is gone."""
+_NOBODY_READS = (errno.EPIPE, errno.EIO, errno.EBADF)
+"""What writing says to a pipe without a reader, to a terminal that is gone, and where a body has closed what it did not open."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What it says to a file for which there is no room, perhaps for a while."""
 
@@ -60,10 +60,11 @@ class _Descriptor(io.FileIO):
             if error.errno not in _NOBODY_READS:
                 raise
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        try:
-            os.dup2(nowhere, self.fileno())
-        finally:
-            os.close(nowhere)
+        if nowhere != self.fileno():  # which it is if that was closed
+            try:
+                os.dup2(nowhere, self.fileno())
+            finally:
+                os.close(nowhere)
         return super().write(data)
 
     def _complain(self, error: OSError) -> None:

@@ -38,6 +38,9 @@ class TypesMissing(RunError):
                 f"which {', '.join(looked_in)} {'does' if len(looked_in) == 1 else 'do'} not declare (any more). "
                 "Restore them under their names, or name the place that declares them with --import."
             )
+            if missing:
+                keeping = f"`@node(name={missing[0]!r})` keeps the old one"
+                told += f" Types are named after their module: if that has another name now, {keeping}."
         else:
             told = "which this process does not have. Import the modules that declare them, or name them with --import."
         needed = [f"the node types {', '.join(missing)}"] if missing else []

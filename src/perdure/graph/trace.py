@@ -191,7 +191,7 @@ class Trace:
             return self.origin_of(value, f"Mapping over {what}")
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
             kind = type(cast("object", value)).__name__
-            raise MisusedRef(f"{what} maps over a stream or a list, not over a {kind} ({place_of_call()}).")
+            raise MisusedRef(f"{what} maps over a stream or a list, and this is of type {kind} ({place_of_call()}).")
         return [self._write(item, handle.annotation, what) for item in cast("Any", value)]
 
     def _write(self, value: Any, annotation: Any, what: str, depth: int = 0) -> Any:

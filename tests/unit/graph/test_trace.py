@@ -485,7 +485,7 @@ def test_what_a_workflow_cannot_return(returned: Callable[..., Any]):
         (lambda: add.map(), "items"),
         (lambda: add.map([1], [2], [3], join="zip"), "takes 2 values by position"),
         (lambda: add.map([1], x=2), "'x' is given twice"),
-        (lambda: add.map(3), "not over a int"),
+        (lambda: add.map(3), "of type int"),
     ],
 )
 def test_wrong_calls_are_refused(call: Callable[[], Any], words: str):

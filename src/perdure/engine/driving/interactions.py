@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from importlib import import_module
 from typing import Any
 
 import msgspec
@@ -107,12 +108,18 @@ def schema_problems(plain: Any, schema: dict[str, Any]) -> list[str]:
 def _validator(schema: bytes) -> Any:
     """Return what knows what fits a schema. To make it takes longer than to use it, and thousands may answer one question."""
     # Takes a while to load, and only who answers needs it.
-    from jsonschema import Draft202012Validator, FormatChecker
-
-    formats = FormatChecker(formats=())
+    jsonschema: Any = import_module("jsonschema")
+    formats = jsonschema.FormatChecker(formats=())
     for name, kind in _FORMATS.items():
         formats.checks(name, raises=msgspec.ValidationError)(_reader(kind))
-    return Draft202012Validator(msgspec.json.decode(schema), format_checker=formats)
+    draft = jsonschema.Draft202012Validator
+    types = draft.TYPE_CHECKER.redefine("integer", _is_integer)
+    return jsonschema.validators.extend(draft, type_checker=types)(msgspec.json.decode(schema), format_checker=formats)
+
+
+def _is_integer(_: object, value: object) -> bool:
+    """Whoever is promised an int is given no 5.0, which is one for JSON Schema."""
+    return type(value) is int
 
 
 def _reader(kind: Any) -> Callable[[object], bool]:
