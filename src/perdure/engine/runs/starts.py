@@ -110,8 +110,8 @@ class Starting(ABC):
         Idempotent by `run_id`: the same workflow with the same inputs gives the run that is there, anything else raises
         RunIdTaken. By an alias it is the run that is there, also if the alias was moved. Inputs whose names are taken by options
         go into `inputs`. The run has its `tags` when this returns. Raises LogNotWhole for `checkpoint_every` if the engine has
-        `journal="audit"`, and ValueError for a `run_id` that none can have: of more than 512
-        characters, with control characters, or with `-` at its beginning.
+        `journal="audit"`, and ValueError for a `run_id` that none can have: of more than 512 characters, with control characters,
+        or with `-` at its beginning.
         """
         wanted_tags = checked_tags(tags)
         self._require_running()
