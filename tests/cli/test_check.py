@@ -76,6 +76,21 @@ def test_a_document_that_is_no_graph_is_refused(cli: Cli, text: str):
     assert "Traceback" not in done.stderr
 
 
+def test_all_that_is_wrong_with_the_shape_of_a_document_is_told_as_data_too(cli: Cli):
+    cli.write("graph.json", '{"name": "w", "nodes": [{"id": "a"}, {"id": 3, "type": "t"}], "edges": [{"source": "a"}]}')
+
+    (document,) = cli.json("validate", "graph.json")
+
+    assert (document["workflow"], document["valid"]) == ("graph", False)
+    assert {fault["rule"] for fault in document["faults"]} == {"unreadable_graph"}
+    assert [fault["message"].partition(":")[0] for fault in document["faults"]] == [
+        "nodes[0]",
+        "nodes[1].id",
+        "edges[0]",
+        "edges[0]",
+    ]
+
+
 def test_whole_runs_are_proved_to_be_whole(cli: Cli):
     cli.write("flow.py", FLOW)
     cli("run", "flow.py", "-i", "name=a", "--run-id", "r1")

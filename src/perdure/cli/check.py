@@ -26,7 +26,7 @@ from perdure.cli.terminal import Pen, paper
 from perdure.cli.words import counted, plain
 from perdure.engine.inspect import verify_run
 from perdure.engine.keeping.archives import all_archived, verify_archived
-from perdure.errors import GraphError, InvalidGraph, RunArchived, RunNotFound
+from perdure.errors import GraphError, InvalidGraph, ProgramError, RunArchived, RunNotFound, UnreadableGraph
 from perdure.graph.model import Graph
 from perdure.ids import RunId
 from perdure.journal.verify import Violation
@@ -50,10 +50,16 @@ def validate_command(target: str, imports: Sequence[str], as_json: bool) -> int:
       perdure validate flow.py
       perdure validate graph.yaml --import nodes.py
     """
-    with users_output(as_json=as_json):
-        checked = [(program, _problem_of(program)) for program in load_programs(target, imports)]
+    try:
+        with users_output(as_json=as_json):
+            checked = [(program, _problem_of(program)) for program in load_programs(target, imports)]
+    except ProgramError as error:
+        if not as_json or not isinstance(error.__cause__, UnreadableGraph):
+            raise
+        print_json([_document(Path(target).stem, error.__cause__)])
+        return Exit.WRONG_USE
     if as_json:
-        print_json([_validation_document(program, problem) for program, problem in checked])
+        print_json([_document(program.name, problem) for program, problem in checked])
     else:
         for program, problem in checked:
             _print_validation(program, problem, paper().pen)
@@ -129,13 +135,14 @@ def _problem_of(program: Program) -> GraphError | None:
     return None
 
 
-def _validation_document(program: Program, problem: GraphError | None) -> dict[str, Any]:
+def _document(workflow: str, problem: GraphError | None) -> dict[str, Any]:
     faults: list[dict[str, Any]] = []
     if isinstance(problem, InvalidGraph):
         faults = [fault._asdict() for fault in problem.faults]
     elif problem is not None:
-        faults = [{"node": None, "rule": problem.code, "message": str(problem), "remedy": ""}]
-    return {"workflow": program.name, "valid": problem is None, "faults": faults}
+        told = problem.faults if isinstance(problem, UnreadableGraph) else [problem]
+        faults = [{"node": None, "rule": problem.code, "message": str(fault), "remedy": ""} for fault in told]
+    return {"workflow": workflow, "valid": problem is None, "faults": faults}
 
 
 def _print_validation(program: Program, problem: GraphError | None, pen: Pen) -> None:
