@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -261,6 +263,37 @@ def test_who_waits_for_a_run_that_rests_gets_it_driven_when_somebody_elsewhere_a
 
             async with asyncio.timeout(60):
                 assert await waiting == "me"
+
+    run_virtual(main())
+
+
+class Meanwhile(StoreProxy):
+    """Has something done while a run is being read, after the database has answered."""
+
+    act: Callable[[], Awaitable[None]] | None = None
+
+    async def passing(self, name: str, call: Callable[[], Awaitable[Any]], *args: Any) -> Any:
+        answer = await call()
+        if name == "load_run" and (act := self.act) is not None:
+            self.act = None
+            await act()
+        return answer
+
+
+def test_a_run_is_looked_at_again_that_was_told_something_while_it_was_looked_at(sqlite_url: str):
+    async def main() -> None:
+        async with opened_store(sqlite_url) as store:
+            seen = Meanwhile(store)
+            async with engine_on(seen.as_store, poll_seconds=3_600, recovery_seconds=3_600) as engine:
+                run = await engine.start(steps, seconds=1)
+                await run.pause(grace=0)
+                await run.wait()
+                seen.act = run.resume
+                await engine.commanded(run.run_id)  # as whoever tells it anything does
+                async with asyncio.timeout(60):
+                    while await run.status() is RunStatus.PAUSED:
+                        await asyncio.sleep(0.1)
+                assert await run.result() == 1
 
     run_virtual(main())
 

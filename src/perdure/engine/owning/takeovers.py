@@ -147,7 +147,8 @@ class Takeovers:
             stored = await self._mended(stored)
         self._holding.seen_owned_by(run_id, stored.owner)
         if self._rests(stored):
-            self._holding.no_longer_ours(run_id)
+            if not self._holding.wanted.is_asked(run_id):  # by whom it was told something after it was read
+                self._holding.no_longer_ours(run_id)
             return None
         return stored
 
