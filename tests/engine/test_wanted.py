@@ -11,11 +11,13 @@ import pytest
 
 from perdure import Context, Engine, EngineSettings, node, workflow
 from perdure.engine.driving.catalogue import MAX_PREPARED
+from perdure.engine.owning.listening import LOOK_LATER_SECONDS
 from perdure.errors import AnsweredAlready, PerdureError, RunIdTaken
 from perdure.graph.forms import graph_from_json
 from perdure.graph.writing import graph_to_json
 from perdure.journal import events as e
 from perdure.journal.states import RunStatus
+from perdure.store.opening import open_store
 from perdure.store.transitions import LeaseLost
 from perdure.testing.loop import run_virtual
 from perdure.testing.proxy import StoreProxy
@@ -280,22 +282,24 @@ class Meanwhile(StoreProxy):
         return answer
 
 
-def test_a_run_is_looked_at_again_that_was_told_something_while_it_was_looked_at(sqlite_url: str):
-    async def main() -> None:
-        async with opened_store(sqlite_url) as store:
-            seen = Meanwhile(store)
-            async with engine_on(seen.as_store, poll_seconds=3_600, recovery_seconds=3_600) as engine:
-                run = await engine.start(steps, seconds=1)
-                await run.pause(grace=0)
-                await run.wait()
-                seen.act = run.resume
-                await engine.commanded(run.run_id)  # as whoever tells it anything does
-                async with asyncio.timeout(60):
-                    while await run.status() is RunStatus.PAUSED:
-                        await asyncio.sleep(0.1)
-                assert await run.result() == 1
-
-    run_virtual(main())
+async def test_a_run_is_looked_at_again_that_was_told_something_while_it_was_looked_at(store_url: str):
+    rarely = EngineSettings(poll_seconds=3_600, recovery_seconds=3_600)
+    store = await open_store(store_url)
+    seen = Meanwhile(store)
+    async with Engine(seen.as_store, settings=rarely) as engine:
+        run = await engine.start(steps, seconds=0.01)
+        await run.pause(grace=0)
+        await run.wait()
+        await asyncio.sleep(
+            2 * LOOK_LATER_SECONDS
+        )  # until nobody looks any more whether something was said to it too late
+        seen.act = run.resume
+        await engine.commanded(run.run_id)  # as whoever tells it anything does
+        async with asyncio.timeout(20):
+            while await run.status() is RunStatus.PAUSED:
+                await asyncio.sleep(0.01)
+        assert await run.result() == 0.01
+    await store.close()
 
 
 async def test_what_is_answered_is_asked_no_more_though_nobody_drives_the_run(store_url: str):
