@@ -250,12 +250,14 @@ def test_what_is_printed_goes_nowhere_once_a_body_has_closed_standard_output(cli
     cli.write(
         "flow.py",
         """
-import os
+import os, subprocess
 from perdure import node, workflow
 
 @node
 def close() -> str:
     os.close(1)
+    print("into nowhere", flush=True)
+    subprocess.run(["echo", "into nowhere"], check=True)
     return "done"
 
 @workflow

@@ -1135,3 +1135,30 @@ async def test_no_further_call_is_made_once_an_item_has_failed_the_node(store_ur
             await run.result()
 
         assert begun_together == [0, 1]
+
+
+@node(concurrency=2)
+async def cancels_itself(x: int, how: str) -> int:
+    if x == 1:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        if how == "raises":
+            raise ValueError("after it has cancelled itself")
+        if how == "waits":
+            await asyncio.sleep(0)
+    return x
+
+
+@workflow
+def items_that_cancel(xs: list[int], how: str) -> Any:
+    return collect(cancels_itself.map(xs, how=how))
+
+
+async def test_a_call_that_cancels_its_own_task_has_come_to_what_it_returned_or_raised(execute: Execute) -> None:
+    async with asyncio.timeout(60):
+        assert await execute(items_that_cancel, xs=[0, 1, 2], how="returns") == [0, 1, 2]
+        with pytest.raises(RunFailed, match="item 1: after it has cancelled itself"):
+            await execute(items_that_cancel, xs=[0, 1, 2], how="raises")
+        with pytest.raises(RunFailed, match="item 1"):
+            await execute(items_that_cancel, xs=[0, 1, 2], how="waits")

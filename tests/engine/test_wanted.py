@@ -17,6 +17,7 @@ from perdure.graph.forms import graph_from_json
 from perdure.graph.writing import graph_to_json
 from perdure.journal import events as e
 from perdure.journal.states import RunStatus
+from perdure.store.base import Store
 from perdure.store.opening import open_store
 from perdure.store.transitions import LeaseLost
 from perdure.testing.loop import run_virtual
@@ -270,23 +271,35 @@ def test_who_waits_for_a_run_that_rests_gets_it_driven_when_somebody_elsewhere_a
 
 
 class Meanwhile(StoreProxy):
-    """Has something done while a run is being read, after the database has answered."""
+    """Has something done while the database is asked for something: before or after it answers."""
 
     act: Callable[[], Awaitable[None]] | None = None
 
+    def __init__(self, inner: Store, what: str, *, before: bool) -> None:
+        super().__init__(inner)
+        self._what = what
+        self._is_before = before
+
     async def passing(self, name: str, call: Callable[[], Awaitable[Any]], *args: Any) -> Any:
+        if self._is_before:
+            await self._meanwhile(name)
         answer = await call()
-        if name == "load_run" and (act := self.act) is not None:
+        await self._meanwhile(name)
+        return answer
+
+    async def _meanwhile(self, name: str) -> None:
+        if name == self._what and (act := self.act) is not None:
             self.act = None
             await act()
-        return answer
+
+
+RARELY = EngineSettings(poll_seconds=3_600, recovery_seconds=3_600, hibernate_after=0)
 
 
 async def test_a_run_is_looked_at_again_that_was_told_something_while_it_was_looked_at(store_url: str):
-    rarely = EngineSettings(poll_seconds=3_600, recovery_seconds=3_600)
     store = await open_store(store_url)
-    seen = Meanwhile(store)
-    async with Engine(seen.as_store, settings=rarely) as engine:
+    seen = Meanwhile(store, "load_run", before=False)
+    async with Engine(seen.as_store, settings=RARELY) as engine:
         run = await engine.start(steps, seconds=0.01)
         await run.pause(grace=0)
         await run.wait()
@@ -299,6 +312,33 @@ async def test_a_run_is_looked_at_again_that_was_told_something_while_it_was_loo
             while await run.status() is RunStatus.PAUSED:
                 await asyncio.sleep(0.01)
         assert await run.result() == 0.01
+    await store.close()
+
+
+@node
+async def hears_two(ctx: Context) -> list[int]:
+    return [await ctx.wait_for("a", schema=int), await ctx.wait_for("b", schema=int)]
+
+
+@workflow
+def two_signals() -> list[int]:
+    return hears_two()
+
+
+async def test_what_a_run_is_told_while_it_is_being_claimed_is_heard(store_url: str):
+    store = await open_store(store_url)
+    seen = Meanwhile(store, "commit", before=True)
+    async with Engine(seen.as_store, settings=RARELY, recover=False) as engine:
+        run = await engine.start(two_signals)
+        while await run.status() is not RunStatus.SUSPENDED or engine.driver_of(run.run_id) is not None:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(2 * LOOK_LATER_SECONDS)
+        seen.act = lambda: run.signal("b", 2)  # when the claim is on its way
+        await run.signal("a", 1)
+        async with asyncio.timeout(20):
+            while await run.status() is not RunStatus.COMPLETED:
+                await asyncio.sleep(0.01)
+        assert await run.result() == [1, 2]
     await store.close()
 
 

@@ -19,7 +19,7 @@ from perdure.engine.inspect import find_run, living_engines
 from perdure.engine.runs.run import Run
 from perdure.engine.starting.inputs import check_item, stream_inputs
 from perdure.ids import RunId
-from perdure.journal.states import TERMINAL, WaitStatus
+from perdure.journal.states import TERMINAL, WAITING, WaitStatus
 
 
 @click.command("send")
@@ -86,7 +86,7 @@ def signal_command(run: str, name: str, value: str | None, signal_id: str | None
         told = f"sent to run {plain(run_id)}"
         told = told if is_new else f"was {told} before; once more changes nothing"
         then = "" if goes_on else f". `{store.command('resume', run_id)}` goes on."
-        if others:
+        if others and is_new:
             then = f", and is kept: the run waits for {', '.join(map(plain, others))}"
         click.echo(f"signal {plain(name)} {told}{then}")
     return Exit.DONE
@@ -101,7 +101,8 @@ async def _signal(
         run_id = await find_run(engine.store, run)
         target: Run[Any] = await engine.get(run_id)
         known = None if signal_id is None else await engine.store.load_command(run_id, signal_command_id(signal_id))
-        open_waits = [wait for wait in (await target.load()).waits if wait.status is WaitStatus.OPEN]
+        stored = await target.load()
+        open_waits = [wait for wait in stored.waits if wait.status is WaitStatus.OPEN and stored.run.status in WAITING]
         awaited = {wait.signal for wait in open_waits if wait.signal is not None}
         await target.signal(name, value, id=signal_id)
         has_ended = await target.status() in TERMINAL  # so that it has heard the signal before

@@ -65,6 +65,8 @@ class _Descriptor(io.FileIO):
                 os.dup2(nowhere, self.fileno())
             finally:
                 os.close(nowhere)
+        else:
+            os.set_inheritable(nowhere, True)
         return super().write(data)
 
     def _complain(self, error: OSError) -> None:

@@ -271,11 +271,18 @@ class Engine(Keeping, Retention, Starting, Telling, Versions):
 
     async def commanded(self, run_id: RunId) -> None:
         """A command for this run is in the store, or somebody here waits for it: see to it that somebody takes it up."""
-        if run_id in self._holding.drivers:
+        driver = self._holding.drivers.get(run_id)
+        was_claimed = driver is not None and driver.is_claimed
+        if driver is not None:
             await self._listening.take_commands()
-        if run_id not in self._holding.drivers:  # also where it was let go before it could hear of the command
+        if (
+            driver := self._holding.drivers.get(run_id)
+        ) is None:  # or it was let go before it could hear of the command
             self._holding.wanted.ask(run_id)
             self._listening.take_up_soon()
+        elif not was_claimed:  # what is said to a run is found by its owner, which this engine may not have been
+            self._holding.wanted.ask(run_id)
+            self._listening.give_more(driver)
 
     async def fed(self, run_id: RunId) -> None:
         """An item for this run is in the store. Those who drive the run take it up; otherwise it wakes the run, unless that was
@@ -543,8 +550,14 @@ class Engine(Keeping, Retention, Starting, Telling, Versions):
         owned_as = self._holding.owned_as(run_id)
         is_ours = self._recovers or run_id in self._holding.wanted or owned_as is not None
         is_ours = is_ours or self.hub.is_watched(run_id)  # also one that rests: somebody here waits for it
-        if is_ours and not self._takeovers.is_asking(run_id):
-            await self.adopt(run_id, owned_as or dead_owner, probation=self._probation)
+        if not is_ours:
+            return
+        if self._takeovers.is_asking(
+            run_id
+        ):  # it is taken up then, and may have been read before it was told something
+            self._holding.wanted.ask(run_id)
+            return
+        await self.adopt(run_id, owned_as or dead_owner, probation=self._probation)
 
     async def _news_elsewhere(self, changed: asyncio.Event) -> None:
         """Other processes' changes are heard by `Listening`; this only bounds the wait."""

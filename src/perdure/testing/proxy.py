@@ -49,7 +49,11 @@ class OutsideStore(StoreProxy):
         if not isinstance(loop, VirtualLoop):
             return await call()
         with loop.outside():
-            answer = await call()
+            try:
+                answer = await call()
+            except Exception:
+                await loop.idle()
+                raise
             await loop.idle()
             return answer
 

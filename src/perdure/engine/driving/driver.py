@@ -147,6 +147,11 @@ class Driver:
 
     # The task
 
+    @property
+    def is_claimed(self) -> bool:
+        """Whether the first transition is durable."""
+        return self._is_settled.is_set()
+
     async def until_claimed(self) -> None:
         """Return when the first transition is durable: the run is ours. Raises NotOurs or a StoreError if it is not."""
         if not self._is_settled.is_set():

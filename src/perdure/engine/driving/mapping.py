@@ -361,12 +361,20 @@ class MapActor(Actor):
         name = item_name(position, consumed)
         attempt = self._failed_before(position) + 1
         given_up: ErrorRecord | None = None
+        worker = asyncio.current_task()
+        assert worker is not None
         while True:
             try:
                 packed = await self._entry(position, name, attempt, met)
-            except Exception as error:  # a body may raise anything
+                if worker.cancelling() and self._group is not None:
+                    await self._take_back_cancellations(worker)
+            except (Exception, asyncio.CancelledError) as error:  # a body may raise anything, and cancel itself
                 if self._is_told_to_stop or self.unwinding is not None or self._is_beyond_the_body(error):
                     raise
+                if self._group is None:  # all calls are being ended
+                    raise
+                if worker.cancelling():
+                    await self._take_back_cancellations(worker)
                 if await self._is_due_to_stopping():
                     self._returned.append((position, met))
                     return
@@ -509,11 +517,11 @@ class MapActor(Actor):
         stream = self._driver.projection.node(self.node_id).stream
         return 0 if stream is None else stream.attempts.get(position, 0)
 
-    def _is_beyond_the_body(self, error: Exception) -> bool:
+    def _is_beyond_the_body(self, error: BaseException) -> bool:
         """Whether the value of an item cannot be read here: that is left to others, and no failure of the node."""
         return self._driver.was_taken_up and failure_of(error).is_a(ValueNotReadable)
 
-    def _item_failed(self, position: int, attempt: int, error: Exception) -> float | None:
+    def _item_failed(self, position: int, attempt: int, error: BaseException) -> float | None:
         """Record that an attempt at an item failed. Return how long to wait before the next one; None if there is none and
         the others go on: that is recorded with its entry. Raises ItemGivenUp if the node fails with it, and with that it is
         recorded."""
@@ -528,7 +536,7 @@ class MapActor(Actor):
         self._driver.flow.item_failed(self, position, attempt, record, final=False)
         return pause_micros(policy.backoff, attempt - 1, self._driver.machinery.chance) / 1_000_000
 
-    async def _given_up(self, position: int, attempts: int, met: Met, error: Exception) -> PackedEntry:
+    async def _given_up(self, position: int, attempts: int, met: Met, error: BaseException) -> PackedEntry:
         """Return the entry of an item that has failed for good, where the others go on."""
         if self._plan.policy.on_item_error != "collect":
             return PackedEntry(hole())
