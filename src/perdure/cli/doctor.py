@@ -113,9 +113,8 @@ async def _load_code_of(run_ids: Sequence[RunId], place: Place) -> None:
             run = (await load_run(store, run_id)).run
             graph = await load_graph(store, run)
             if graph is not None:
-                with suppress(
-                    ProgramError, TypesMissing
-                ):  # most can be repaired without, and the doctor says which cannot
+                # Most can be repaired without, and the doctor says which cannot.
+                with suppress(ProgramError, TypesMissing):
                     load_types_of(run, graph, ())
 
 

@@ -73,7 +73,6 @@ class _Descriptor(io.FileIO):
         if not self._has_complained and self.fileno() != _STANDARD_ERROR:
             self._has_complained = True
             told = f"perdure: not all output can be written ({error.strerror}); all else goes on\n"
-            with suppress(
-                OSError
-            ):  # past the streams of Python: programs may have put this one in the place of the other
+            # Past the streams of Python: programs may have put this one in the place of the other.
+            with suppress(OSError):
                 os.write(_STANDARD_ERROR, told.encode())

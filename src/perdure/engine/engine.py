@@ -275,9 +275,8 @@ class Engine(Keeping, Retention, Starting, Telling, Versions):
         was_claimed = driver is not None and driver.is_claimed
         if driver is not None:
             await self._listening.take_commands()
-        if (
-            driver := self._holding.drivers.get(run_id)
-        ) is None:  # or it was let go before it could hear of the command
+        driver = self._holding.drivers.get(run_id)
+        if driver is None:  # or it was let go before it could hear of the command
             self._holding.wanted.ask(run_id)
             self._listening.take_up_soon()
         elif not was_claimed:  # what is said to a run is found by its owner, which this engine may not have been
@@ -552,10 +551,8 @@ class Engine(Keeping, Retention, Starting, Telling, Versions):
         is_ours = is_ours or self.hub.is_watched(run_id)  # also one that rests: somebody here waits for it
         if not is_ours:
             return
-        if self._takeovers.is_asking(
-            run_id
-        ):  # it is taken up then, and may have been read before it was told something
-            self._holding.wanted.ask(run_id)
+        if self._takeovers.is_asking(run_id):
+            self._holding.wanted.ask(run_id)  # what was read of it may be older than what it was told
             return
         await self.adopt(run_id, owned_as or dead_owner, probation=self._probation)
 

@@ -130,9 +130,8 @@ def take_up(
     if driver.projection.run.status is RunStatus.CREATED:
         driver.decider.start(at=at)
     driver.returnings, driver.reopenings = returnings or {}, reopenings or {}
-    if is_due(run, at) and not (
-        returnings or reopenings
-    ):  # else it goes back as it is, and is woken again if it cannot
+    # A run that goes back does so as it is, and is woken again if it cannot.
+    if is_due(run, at) and not (returnings or reopenings):
         driver.decider.resume(reason="its time has come", at=at)
     told = {command.payload.get("node_id") for command in stored.commands if command.kind == "resolve"}
     for answer in answers:

@@ -137,9 +137,7 @@ class Heartbeat:
     def _run_thread(self) -> None:
         try:
             asyncio.run(self._beat())
-        except (
-            Exception
-        ):  # whatever it was: without a heartbeat the lease is lost sooner or later, and somebody must know
+        except Exception:  # whatever it was: without a heartbeat the lease is lost in the end, and somebody must know
             log.exception("heartbeat_ended", extra={"engine_id": self._engine_id})
             self._on_loop(self._lose)
         finally:

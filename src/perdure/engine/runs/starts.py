@@ -250,9 +250,8 @@ class Starting(ABC):
                 if not isinstance(refusal.outcome, RunExists):
                     continue  # whether it was created shows when it is tried again
                 is_there = True
-                if not (
-                    was_wanted or self._holding.wanted.is_asked(run_id)
-                ):  # nobody has asked for the run that is there, unless it is the same
+                # Nobody has asked for the run that is there, unless it is the same.
+                if not (was_wanted or self._holding.wanted.is_asked(run_id)):
                     self._holding.wanted.discard(run_id)
             return not is_there
 
