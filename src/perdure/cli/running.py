@@ -110,7 +110,8 @@ class _Attendance:
         signals.on_first = self._drain
         self._driver: Driver | None = None
         self._looked = float("-inf")
-        self._is_draining = False
+        self._has_told = False
+        """Whether it was said that the run is being let go."""
         self._has_news = False
         """Whether something has happened in the store since the last turn."""
         watch.look = self._look
@@ -201,12 +202,13 @@ class _Attendance:
         return None if self._driver is None else self._driver.live_streams()
 
     def _drain(self) -> None:
-        if self._signals.number is None or self._is_draining:
+        """Stop as soon as a signal has come, and say so as soon as anything is known of the run."""
+        if self._signals.number is None:
             return
-        self._is_draining = True
-        if self._driver is not None:
-            self._display.stopping(self._watch)
         self._engine.drain()
+        if self._driver is not None and self._watch.last_seq and not self._has_told:
+            self._has_told = True
+            self._display.stopping(self._watch)
 
     async def _pause(self, began: float) -> None:
         """Wait for news, or until it is time to draw again; what draws is not woken more often than it draws."""
