@@ -62,9 +62,7 @@ class LogKeeper:
             await self._store.append_logs(batch)
         except StoreError as error:
             log.warning("log_lines_lost", extra={"count": len(batch), "error": str(error)})
-        except (
-            Exception
-        ) as error:  # a line holds whatever its body has put there, which the store may not be able to take
+        except Exception as error:  # a line holds whatever its body has put there: the store may not be able to take it
             if len(batch) == 1:
                 lost = batch[0]
                 place = {"run_id": lost.run_id, "node_id": lost.node_id}

@@ -221,9 +221,7 @@ class Committer:
                 if self._clock.monotonic() >= deadline:
                     raise
                 log.warning("store_not_ready", extra={"error": str(error), "retry_in_seconds": delay})
-            except (
-                Exception
-            ) as error:  # what a transition holds may bring up anything, and must not end others' commits
+            except Exception as error:  # whatever a transition brings up, it must not end others' commits
                 return await self._settle_halves(transitions, error)
             await self._clock.sleep(delay)
             delay = min(delay * 2, LAST_RETRY_SECONDS)
