@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Context, Engine, node, workflow
+from perdure import Context, Engine, EngineSettings, node, workflow
 from perdure.engine.attempts import probing
 from perdure.engine.attempts.probing import Doubt
 from perdure.errors import NotInDoubt, RunFailed, RunResting, StoreUnavailable
@@ -232,6 +232,63 @@ def test_a_run_is_left_to_its_probes_in_the_transition_that_lets_go_of_it(sqlite
                 await assert_whole(engine, run)
 
     run_virtual(main())
+
+
+class AfterReading(StoreProxy):
+    """Has something done when a run has been read."""
+
+    act: Callable[[], Awaitable[None]] | None = None
+
+    async def passing(self, name: str, call: Callable[[], Awaitable[Any]], *args: Any) -> Any:
+        answer = await call()
+        if name == "load_run" and (act := self.act) is not None:
+            self.act = None
+            await act()
+        return answer
+
+
+async def test_what_a_run_is_told_when_its_probes_have_answered_is_heard(store_url: str):
+    begun = asyncio.Event()
+    after: AfterReading | None = None
+
+    async def look(doubt: Doubt) -> Any:
+        assert after is not None
+        after.act = tell
+        return "done", doubt.attempt
+
+    async def tell() -> None:
+        await run.signal("b", 2)
+        await asyncio.sleep(0.2)  # whoever looks after what was asked for finds that the run is being seen to
+
+    @node(once=True, probe=look)
+    async def once() -> int:
+        begun.set()
+        await asyncio.sleep(1_000)
+        return 0
+
+    @node
+    async def told(ctx: Context, attempt: int) -> list[int]:
+        return [attempt, await ctx.wait_for("b", schema=int)]
+
+    @workflow
+    def told_after_a_doubt() -> list[int]:
+        return told(once())
+
+    async with Engine(store_url) as engine:
+        await engine.start(told_after_a_doubt, run_id=RUN)
+        await begun.wait()
+        await engine.stop(grace_seconds=0)
+
+    store = await open_store(store_url)
+    after = AfterReading(store)
+    rarely = EngineSettings(poll_seconds=3_600, recovery_seconds=3_600, hibernate_after=3_600)
+    async with Engine(after.as_store, settings=rarely) as engine:
+        run = await engine.get(RUN)
+        async with asyncio.timeout(7):  # after ten seconds everybody is looked at in any case
+            while await run.status() is not RunStatus.COMPLETED:
+                await asyncio.sleep(0.01)
+        assert await run.result() == [1, 2]
+    await store.close()
 
 
 @dataclass

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Context, Engine, EngineSettings, node, workflow
+from perdure import Context, Engine, EngineSettings, Run, Stream, collect, node, workflow
 from perdure.engine.driving.catalogue import MAX_PREPARED
 from perdure.engine.owning.listening import LOOK_LATER_SECONDS
 from perdure.errors import AnsweredAlready, PerdureError, RunIdTaken
@@ -330,15 +330,128 @@ async def test_what_a_run_is_told_while_it_is_being_claimed_is_heard(store_url: 
     seen = Meanwhile(store, "commit", before=True)
     async with Engine(seen.as_store, settings=RARELY, recover=False) as engine:
         run = await engine.start(two_signals)
-        while await run.status() is not RunStatus.SUSPENDED or engine.driver_of(run.run_id) is not None:
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(2 * LOOK_LATER_SECONDS)
+        await resting_in(engine, run)
         seen.act = lambda: run.signal("b", 2)  # when the claim is on its way
         await run.signal("a", 1)
         async with asyncio.timeout(20):
             while await run.status() is not RunStatus.COMPLETED:
                 await asyncio.sleep(0.01)
         assert await run.result() == [1, 2]
+    await store.close()
+
+
+async def test_what_a_run_is_told_while_a_claim_that_is_refused_is_on_its_way_is_heard(store_url: str):
+    """Another engine is faster, hears what came before, and lets go of the run again."""
+    store = await open_store(store_url)
+    seen = Meanwhile(store, "commit", before=True)
+    async with (
+        Engine(seen.as_store, settings=RARELY, recover=False) as engine,
+        Engine(store_url, settings=RARELY, recover=False) as other,
+    ):
+        run = await engine.start(two_signals)
+        await resting_in(engine, run)
+
+        async def overtake() -> None:
+            await other.adopt(run.run_id)
+            await resting_in(other, run)
+            await run.signal("b", 2)
+
+        seen.act = overtake
+        await run.signal("a", 1)
+        async with asyncio.timeout(20):
+            assert await run.result() == [1, 2]
+    await store.close()
+
+
+async def test_what_a_run_is_told_while_another_is_to_be_begun_under_its_id_is_heard(store_url: str):
+    store = await open_store(store_url)
+    seen = Meanwhile(store, "commit", before=True)
+    async with (
+        Engine(seen.as_store, settings=RARELY, recover=False) as engine,
+        Engine(store_url, settings=RARELY, recover=False) as other,
+    ):
+
+        async def be_faster() -> None:
+            await resting_in(other, await other.start(two_signals, run_id="taken"))
+            there = await engine.get("taken")
+            for name, value in (("a", 1), ("b", 2)):
+                await there.signal(name, value)
+
+        seen.act = be_faster
+        with pytest.raises(RunIdTaken):
+            await engine.start(steps, run_id="taken", seconds=1)
+        run = await other.get("taken")
+        async with asyncio.timeout(20):
+            while await run.status() is not RunStatus.COMPLETED:
+                await asyncio.sleep(0.01)
+        assert await run.result() == [1, 2]
+    await store.close()
+
+
+async def resting_in(engine: Engine, run: Run[Any]) -> None:
+    """Wait until an engine has let go of a run, and nobody looks any more whether something was said to it too late."""
+    async with asyncio.timeout(20):
+        while await run.status() is not RunStatus.SUSPENDED or engine.driver_of(run.run_id) is not None:
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(2 * LOOK_LATER_SECONDS)
+
+
+class HeldBack(StoreProxy):
+    """Holds back what the database has answered, once, until somebody lets go of it."""
+
+    def __init__(self, inner: Store, what: str) -> None:
+        super().__init__(inner)
+        self._what = what
+        self.is_armed = False
+        self.is_holding = asyncio.Event()
+        self.lets_go = asyncio.Event()
+
+    async def passing(self, name: str, call: Callable[[], Awaitable[Any]], *args: Any) -> Any:
+        answer = await call()
+        if name == self._what and self.is_armed:
+            self.is_armed = False
+            self.is_holding.set()
+            await self.lets_go.wait()
+        return answer
+
+
+@node
+async def echoed(x: int) -> int:
+    return x
+
+
+@workflow
+def fed(xs: Stream[int]) -> list[int]:
+    return collect(echoed.map(xs))
+
+
+async def test_what_a_run_was_told_is_not_heard_again_from_an_answer_that_is_older_than_its_driver(store_url: str):
+    """An item is read twice. The second reading is slow: meanwhile the first has been recorded, and the run was let go of and is
+    driven again."""
+    store = await open_store(store_url)
+    slow = HeldBack(store, "pending_commands")
+    seldom = EngineSettings(poll_seconds=3_600, recovery_seconds=3_600)
+    async with Engine(slow.as_store, settings=seldom) as engine, asyncio.TaskGroup() as group:
+        run = await engine.start(fed)
+        slow.is_armed = True
+        group.create_task(run.send("xs", 7))
+        await slow.is_holding.wait()
+        await engine.commanded(run.run_id)  # reads it too, and is faster
+        async with asyncio.timeout(20):
+            while (await run.load()).commands:
+                await asyncio.sleep(0.01)
+            await run.pause(grace=0)
+            while await run.status() is not RunStatus.PAUSED or engine.driver_of(run.run_id) is not None:
+                await asyncio.sleep(0.01)
+            await run.resume()
+            while (driver := engine.driver_of(run.run_id)) is None or not driver.is_claimed:
+                await asyncio.sleep(0.01)
+
+        slow.lets_go.set()
+        await asyncio.sleep(0.1)  # whoever was held back has told what it read
+        await run.close("xs")
+        async with asyncio.timeout(20):
+            assert await run.result() == [7]
     await store.close()
 
 

@@ -93,12 +93,18 @@ class Listening:
 
     async def take_commands(self) -> None:
         """Give drivers here what was said to their runs."""
+        before = dict(self._drivers)
         of_runs: dict[RunId, list[Command]] = {}
         for command in await self._store.pending_commands(self._engine_id()):
             of_runs.setdefault(command.run_id, []).append(command)
         for run_id, commands in of_runs.items():
-            if (driver := self._drivers.get(run_id)) is not None:
+            driver = self._drivers.get(run_id)
+            if driver is None:
+                continue
+            if driver is before.get(run_id):
                 self.give(driver, commands)
+            else:  # it may have been made since: what was untaken when this was read, its run may know already
+                self._is_more_said.set()
 
     def give(self, driver: Driver, commands: Sequence[Command]) -> None:
         """Give a driver what was said to its run. If that may not be all, the rest follows when it has taken up this."""
