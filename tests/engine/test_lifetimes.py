@@ -18,9 +18,10 @@ from pathlib import Path
 import pytest
 
 from perdure import Engine, EngineSettings, Workflow, collect, node, workflow
+from perdure.engine.driving.stopping import Stopping
 from perdure.errors import EngineStopped, RunFailed, RunIdTaken
 from perdure.ids import RunId
-from perdure.journal.events import AttemptLost
+from perdure.journal.events import AttemptLost, RunSettings
 from perdure.journal.states import NodeStatus, RunStatus
 from perdure.testing.loop import run_virtual
 from tests.crash.backends import opened_store
@@ -240,16 +241,14 @@ def failing_when(stops: asyncio.Event, begun: asyncio.Event, *, once: bool) -> W
 
 
 @pytest.mark.parametrize("once", [False, True])
-async def test_what_fails_while_its_engine_stops_is_tried_again_unless_it_must_not_be(store_url: str, once: bool):
+async def test_what_fails_after_a_signal_is_tried_again_unless_it_must_not_be(store_url: str, once: bool):
     stops, begun = asyncio.Event(), asyncio.Event()
     flow = failing_when(stops, begun, once=once)
     async with Engine(store_url) as engine:
         await engine.start(flow, run_id="r1", x=7)
         await begun.wait()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(engine.stop())
-            await asyncio.sleep(0)
-            stops.set()
+        engine.drain()  # as a handler of signals does
+        stops.set()
 
     async with Engine(store_url, recover=False) as engine:
         run = await engine.get("r1")
@@ -262,6 +261,70 @@ async def test_what_fails_while_its_engine_stops_is_tried_again_unless_it_must_n
         assert [event.reason for event in lost] == [
             "it failed while its engine stopped: OSError: its program was ended"
         ]
+
+
+async def test_what_fails_while_its_engine_stops_for_another_reason_has_failed(store_url: str):
+    stops, begun = asyncio.Event(), asyncio.Event()
+    async with Engine(store_url) as engine:
+        await engine.start(failing_when(stops, begun, once=False), run_id="r1", x=7)
+        await begun.wait()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(engine.stop())
+            await asyncio.sleep(0)
+            stops.set()
+
+    async with Engine(store_url, recover=False) as engine:
+        assert (await (await engine.get("r1")).state()).status is RunStatus.FAILED
+
+
+class Interrupted(BaseException):
+    """What ends a program."""
+
+
+async def test_what_fails_because_the_program_is_ended_is_tried_again(sqlite_url: str):
+    stops, begun = asyncio.Event(), asyncio.Event()
+
+    async def program() -> None:
+        async with Engine(sqlite_url) as engine:
+            await engine.start(failing_when(stops, begun, once=False), run_id="r1", x=7)
+            await begun.wait()
+            stops.set()
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        await program()
+    async with Engine(sqlite_url) as engine:
+        assert await (await engine.get("r1")).result() == 7
+
+
+async def test_what_fails_after_every_signal_has_failed_after_some(sqlite_url: str):
+    begun, stops = asyncio.Event(), asyncio.Event()
+
+    @node
+    async def failing(x: int) -> int:
+        begun.set()
+        await stops.wait()
+        raise OSError("always")
+
+    @workflow
+    def flow(x: int) -> int:
+        return failing(x)
+
+    signals, status = 0, RunStatus.RUNNING
+    while status is RunStatus.RUNNING and signals < 20:
+        begun.clear(), stops.clear()
+        async with Engine(sqlite_url, recover=False) as engine:
+            await engine.start(flow, run_id="r1", x=7)
+            await begun.wait()
+            engine.drain()
+            signals += 1
+            stops.set()
+        async with Engine(sqlite_url, recover=False) as observer:
+            run = await observer.get("r1")
+            status = await run.status()
+            await assert_whole(observer, run)
+
+    assert (status, signals) == (RunStatus.FAILED, RunSettings().max_recoveries + 1)
 
 
 is_signalled: list[bool] = []
@@ -322,6 +385,45 @@ async def test_a_signal_that_has_come_is_heard_before_what_fails_because_of_it(
         run = await engine.get("r1")
         assert await run.result() == result
         await assert_whole(engine, run)
+
+
+async def test_a_signal_is_heard_before_what_fails_because_of_it_also_beside_bodies_that_end(sqlite_url: str):
+    """What happens in one round of the loop is seen to together, and the next round may have been asked for by another."""
+    gate = asyncio.Event()
+
+    @node
+    async def failing_once(x: int) -> int:
+        if gate.is_set():
+            return x
+        await gate.wait()
+        await asyncio.sleep(0)  # it goes on in the next round, before what the other one's end asks for
+        os.kill(os.getpid(), signal.SIGUSR1)
+        raise OSError("its program was ended")
+
+    @node
+    async def ending(x: int) -> int:
+        await gate.wait()
+        return x
+
+    @workflow
+    def beside(x: int) -> tuple[int, int]:
+        return failing_once(x), ending(x)
+
+    loop = asyncio.get_running_loop()
+    async with Engine(sqlite_url) as first:
+        loop.add_signal_handler(signal.SIGUSR1, first.drain)
+        try:
+            run = await first.start(beside, run_id="r1", x=7)
+            while [found.status for found in (await run.load()).nodes] != [NodeStatus.RUNNING] * 2:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)  # both wait for the gate
+            gate.set()
+            with pytest.raises(EngineStopped):
+                await run.result()
+        finally:
+            loop.remove_signal_handler(signal.SIGUSR1)
+    async with Engine(sqlite_url) as engine:
+        assert await (await engine.get("r1")).result() == (7, 7)
 
 
 def test_a_program_that_is_interrupted_hears_that_before_what_fails_because_of_it(sqlite_url: str, tmp_path: Path):
@@ -408,6 +510,49 @@ def test_an_engine_that_drains_lets_go_of_all_its_runs_and_takes_no_more(sqlite_
         engine.drain()  # no harm, however late
 
     run_virtual(main())
+
+
+async def test_whoever_stops_an_engine_that_is_being_stopped_waits_for_the_same_end(sqlite_url: str):
+    may_end = asyncio.Event()
+
+    @node
+    async def ending(x: int) -> int:
+        await may_end.wait()
+        return x
+
+    @workflow
+    def flow(x: int) -> int:
+        return ending(x)
+
+    async with asyncio.TaskGroup() as group:
+        async with Engine(sqlite_url) as engine:
+            run = await engine.start(flow, run_id="r1", x=7)
+            stopping = group.create_task(engine.stop())
+            await asyncio.sleep(0)  # it has begun
+            asyncio.get_running_loop().call_later(0.1, may_end.set)
+        assert stopping.done()
+    async with Engine(sqlite_url) as observer:
+        run = await observer.get("r1")
+        assert await run.result() == 7
+        assert [entry.event async for entry in run.events() if isinstance(entry.event, AttemptLost)] == []
+
+
+async def test_a_bug_in_one_run_keeps_no_other_from_being_let_go_of(sqlite_url: str, monkeypatch: pytest.MonkeyPatch):
+    wind_down, bugs = Stopping.wind_down, [RuntimeError("a bug of ours")]
+
+    def buggy(stopping: Stopping, reason: str, grace_seconds: float) -> None:
+        if bugs:
+            raise bugs.pop()
+        wind_down(stopping, reason, grace_seconds)
+
+    async with Engine(sqlite_url) as engine:
+        for number in range(3):
+            await engine.start(patiently, run_id=f"r{number}", x=1)
+        monkeypatch.setattr(Stopping, "wind_down", buggy)
+        engine.drain(0.1)
+        async with asyncio.timeout(10):
+            await engine.stop()
+    assert not bugs
 
 
 # Being open

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 import sys
@@ -115,6 +116,8 @@ class Engine(Keeping, Retention, Starting, Telling, Versions):
         """Whether it takes nothing more."""
         self._is_ending = False
         """Whether somebody waits for its end."""
+        self._end = asyncio.Event()
+        """Set when whoever stops the engine is done."""
         self._stops_at = 0.0
         """When the grace period of whoever stops the engine is over, by the clock's `monotonic`."""
         self._is_closed = False
@@ -160,7 +163,11 @@ class Engine(Keeping, Retention, Starting, Telling, Versions):
             self._membership.prepare_to_leave()
         return self
 
-    async def __aexit__(self, *exception: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        if kind is not None and not issubclass(
+            kind, Exception
+        ):  # the program is interrupted, and perhaps what bodies have started
+            self.drain()
         await self.stop()
 
     # Runs
@@ -271,15 +278,16 @@ class Engine(Keeping, Retention, Starting, Telling, Versions):
 
     async def commanded(self, run_id: RunId) -> None:
         """A command for this run is in the store, or somebody here waits for it: see to it that somebody takes it up."""
-        driver = self._holding.drivers.get(run_id)
-        was_claimed = driver is not None and driver.is_claimed
-        if driver is not None:
+        before = self._holding.drivers.get(run_id)
+        was_claimed = before is not None and before.is_claimed
+        if before is not None:
             await self._listening.take_commands()
         driver = self._holding.drivers.get(run_id)
         if driver is None:  # or it was let go before it could hear of the command
             self._holding.wanted.ask(run_id)
             self._listening.take_up_soon()
-        elif not was_claimed:  # what is said to a run is found by its owner, which this engine may not have been
+        elif driver is not before or not was_claimed:
+            # What is said to a run is found by its owner, which this engine may not have been.
             self._holding.wanted.ask(run_id)
             self._listening.give_more(driver)
 
@@ -308,8 +316,14 @@ class Engine(Keeping, Retention, Starting, Telling, Versions):
     def drain(self, grace_seconds: float | None = None) -> None:
         """Take nothing more, and tell all runs that running bodies have the grace period to end: `stop` waits for that.
 
-        What bodies raise from here on is taken for a consequence, so a signal handler that calls it should do so at once.
+        This is for handlers of signals, on the loop (`add_signal_handler`): what bodies raise from here on is taken for a
+        consequence of the same signal, and their attempts for lost. A handler that calls it should do so at once.
         """
+        for driver in self._holding.drivers.values():
+            driver.excuses_failures = True
+        self._wind_down(grace_seconds)
+
+    def _wind_down(self, grace_seconds: float | None) -> None:
         if self._is_stopping or self._is_closed or self._opened_by != os.getpid():
             return  # it is not open, or another process's
         self._is_stopping = True
@@ -323,21 +337,28 @@ class Engine(Keeping, Retention, Starting, Telling, Versions):
         for run_id in self.hub.watched():
             self.hub.changed(run_id)
         for driver in list(self._holding.drivers.values()):
-            driver.drain(grace)
+            driver.guarded(functools.partial(driver.drain, grace))
 
     async def stop(self, grace_seconds: float | None = None) -> None:
         """Take nothing more, let running bodies end within the grace period, let go of every run, and close.
 
-        Bodies that do not end when they are told to are left behind. A grace period that began with `drain` goes on.
+        Bodies that do not end when they are told to are left behind. A grace period that began with `drain` goes on. Whoever
+        stops an engine that somebody else is stopping waits for the same end.
         """
-        if self._is_ending or self._is_closed or self._opened_by != os.getpid():
+        if self._is_closed or self._opened_by != os.getpid():
+            return
+        if self._is_ending:
+            await self._end.wait()
             return
         self._is_ending = True
-        self.drain(grace_seconds)
         try:
+            self._wind_down(grace_seconds)
             await self._until_let_go()
         finally:  # whoever loses patience gets a quick end, not half of one
-            await self._close()
+            try:
+                await self._close()
+            finally:
+                self._end.set()
 
     async def _until_let_go(self) -> None:
         drivers = list(self._holding.drivers.values())

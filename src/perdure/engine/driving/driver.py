@@ -103,6 +103,8 @@ class Driver:
         self._is_gone = False
         self.is_draining = False
         """Whether nothing more begins, because the run is being let go."""
+        self.excuses_failures = False
+        """Whether what fails meanwhile may have failed because of whatever ends the program."""
         self.is_orphaned = False
         """The run was dropped while it was, or may have been, this engine's: nobody else will take it up."""
         self.returnings: Mapping[CommandId, Returning | None] = {}
@@ -508,8 +510,10 @@ class Driver:
         self.machinery.rounds.soon(self.guarded, work)
 
     def shortly(self, work: Callable[[], object], rounds: int = ROUNDS_UNTIL_HEARD) -> None:
-        """Do something when all has been heard that has come by now, signals too."""
-        self._soon(work if rounds == 1 else lambda: self.shortly(work, rounds - 1))
+        """Do something when all has been heard that has come by now, signals too. These are rounds of the loop itself: what goes
+        with `_soon` may join others in the round that has begun."""
+        then = work if rounds == 1 else functools.partial(self.shortly, work, rounds - 1)
+        self.rested.get_loop().call_soon(self.guarded, then)
 
     @staticmethod
     async def all_heard() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 from collections.abc import Coroutine, Generator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
     from perdure.engine.driving.driver import Driver
     from perdure.graph.declare import NodeType
     from perdure.graph.plan import NodePlan
+
+log = logging.getLogger("perdure.driver")
 
 MAX_AHEAD: Final = 1_024
 """How far the work may be ahead of the first item that is not done."""
@@ -375,7 +378,8 @@ class MapActor(Actor):
                     raise
                 if worker.cancelling():
                     await self._take_back_cancellations(worker)
-                if await self._is_due_to_stopping():
+                if await self._is_excused():
+                    self._tell_of_lost(name, error)
                     self._returned.append((position, met))
                     return
                 delay = self._item_failed(position, attempt, error)
@@ -400,15 +404,21 @@ class MapActor(Actor):
             self._outbox.put(position, packed.entry, consumed=consumed)
             return
 
-    async def _is_due_to_stopping(self) -> bool:
-        """Whether a failure says nothing, because the engine stops. Until that is known no other call begins: the node may have
-        failed with this one."""
+    async def _is_excused(self) -> bool:
+        """Whether a failure says nothing, because a signal ends the program. Until that is known no other call begins: the node
+        may have failed with this one."""
         self._undecided += 1
         try:
             await self._driver.all_heard()
         finally:
             self._undecided -= 1
-        return self._reports.is_due_to_stopping(self.node_id)
+        return self._reports.is_excused(self.node_id)
+
+    def _tell_of_lost(self, name: str, error: BaseException) -> None:
+        """Say what is recorded nowhere: the item is called again as if it had not been."""
+        record = record_of(error, self._plan.policy.retry_on)
+        place = {"run_id": self._driver.run_id, "node_id": self.node_id, "item": name}
+        log.warning("item_lost", extra={**place, "error": f"{record.type}: {record.message}"})
 
     async def _drained_within(self, seconds: float) -> bool:
         """Wait so long, but not if the run is being let go; return whether it is."""

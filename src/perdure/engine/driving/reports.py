@@ -56,7 +56,7 @@ class Reports:
         if actor.stop_reason is not None:  # it was told so since then
             self.stopped(actor)
         elif self._leaves(actor):
-            if self.is_due_to_stopping(actor.node_id):
+            if self.is_excused(actor.node_id):
                 reason = f"it failed while its engine stopped: {error.type}: {error.message}"
                 self._decider.attempt_lost(actor.node_id, reason=reason, at=self._clock.now_micros(), has_begun=True)
                 self._driver.happened()
@@ -79,10 +79,12 @@ class Reports:
         driver.stopping.if_failing(was_running)
         driver.happened()
 
-    def is_due_to_stopping(self, node_id: NodeId) -> bool:
-        """Whether a failure of a body says nothing, because its engine stops. Who ends a process often ends what its bodies have
-        started with it: a terminal tells all of them. Of what must not be repeated, a failure is known, and counts."""
-        return self._driver.is_draining and not self._must_not_repeat(node_id)
+    def is_excused(self, node_id: NodeId) -> bool:
+        """Whether a failure of a body says nothing, because a signal ends the program. Who ends a process often ends what its
+        bodies have started with it: a terminal tells all of them. Of what must not be repeated, a failure is known, and counts;
+        and what is lost again and again has failed."""
+        lost, limit = self._driver.projection.node(node_id).lost, self._driver.projection.run.settings.max_recoveries
+        return self._driver.excuses_failures and lost < limit and not self._must_not_repeat(node_id)
 
     def _must_not_repeat(self, node_id: NodeId) -> bool:
         return self._decider.plan.nodes[node_id].policy.once

@@ -67,7 +67,9 @@ class Holding:
             if is_asked:
                 self.wanted.ask(run_id)
             self._on_rest(driver, is_asked)
-        elif self.wanted.is_asked(run_id):  # somebody here has told it something meanwhile, and whoever has it may not hear that
+        elif self.wanted.is_asked(
+            run_id
+        ):  # somebody here has told it something meanwhile, and whoever has it may not hear that
             self._on_rest(driver, True)
 
     def abandon_all(self, problem: Callable[[RunId], PerdureError]) -> None:
