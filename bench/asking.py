@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-import tempfile
 import time
 
 import psutil
 
+from bench.places import scratch
 from perdure import Engine, ask, workflow
 
 RUNS = 100_000
@@ -58,5 +58,5 @@ async def measure(url: str, runs: int) -> None:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch("asking") as folder:
         asyncio.run(measure(f"sqlite:///{folder}/runs.db", int(sys.argv[1]) if sys.argv[1:] else RUNS))
