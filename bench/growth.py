@@ -1,4 +1,4 @@
-"""`python -m bench.growth`: how cost grows with size, what restarting and journalling cost, how fast it starts.
+"""`python -m bench.growth`: how cost grows with size, what restarting, journalling and saving cost, how fast it starts.
 
 Growth is fitted as time = c * n^e by least squares on logarithms: e is 1 where cost is linear. Each point is a fresh
 process.
@@ -96,11 +96,14 @@ def main() -> None:
             print(f"{store}: restart, seconds to the first new item by items in the run: {_figures(items)}", flush=True)
             journal = measure_journal(store, bench)
             print(f"{store}: journal, per step: {_figures(journal)}", flush=True)
+            saving = measure_saving(store, bench)
+            print(f"{store}: a graph of {NODES[0]:,} nodes, before its first run: {_figures(saving)}", flush=True)
             found[store] = {
                 "growth": [asdict(growth) for growth in growths],
                 "restart": restart,
                 "restart of items": items,
                 "journal": journal,
+                "saving": saving,
             }
     found["start-up"] = startup = measure_startup()
     print(f"start-up, ms: {_figures(startup)}")
@@ -149,6 +152,13 @@ def measure_journal(store: str, bench: Bench) -> dict[str, float]:
         measure(_subject(""), "W1", store, bench, steps)
         figures["bytes_written"] = (bench.postgres.written_bytes() - before) / steps.steps
     return figures
+
+
+def measure_saving(store: str, bench: Bench) -> dict[str, float]:
+    """Return the milliseconds that tracing a chain takes, and then saving it for the first time."""
+    found = [measure(_subject(""), "W1", store, bench, Size(steps=NODES[0])) for _ in range(STARTS)]
+    good = [measurement.more for measurement in found if not measurement.error]
+    return {name: statistics.median(more[name] for more in good) for name in ("trace_ms", "save_ms")} if good else {}
 
 
 def measure_startup() -> dict[str, float]:
