@@ -164,10 +164,8 @@ class Engine(Keeping, Retention, Starting, Telling, Versions):
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *exception: object) -> None:
-        if kind is not None and not issubclass(
-            kind, Exception
-        ):  # the program is interrupted, and perhaps what bodies have started
-            self.drain()
+        if kind is not None and not issubclass(kind, Exception):
+            self.drain()  # the program is interrupted, and perhaps what bodies have started
         await self.stop()
 
     # Runs

@@ -67,10 +67,8 @@ class Holding:
             if is_asked:
                 self.wanted.ask(run_id)
             self._on_rest(driver, is_asked)
-        elif self.wanted.is_asked(
-            run_id
-        ):  # somebody here has told it something meanwhile, and whoever has it may not hear that
-            self._on_rest(driver, True)
+        elif self.wanted.is_asked(run_id):
+            self._on_rest(driver, True)  # it was told something here, which whoever has it may not hear
 
     def abandon_all(self, problem: Callable[[RunId], PerdureError]) -> None:
         """Drop every run at once and write nothing."""

@@ -1,7 +1,7 @@
 """Staying awake while a record is written that is there at once.
 
-Who sleeps has to be woken, and finds its processor gone cold. Where the database is near and its disk is fast, that costs a run
-of short steps a tenth of its time, because it does nothing but wait for one commit after the other. So while commits are that
+Who sleeps has to be woken, and finds its processor gone cold. Where the database is near and its disk is fast, that slows down a
+run of short steps, because it does nothing but wait for one commit after the other. So while commits are that
 quick, the loop goes round instead of sleeping, until the record is there or has taken so long that it does not matter. In each
 round it offers its processor to whoever waits for it, such as the database. Where commits take longer, because the disk is
 slower, groups are larger or the machine is busy, the loop sleeps.
