@@ -194,7 +194,7 @@ def test_a_run_goes_back_to_an_event(failed: Cli):
     [
         (("promote", "r1", "1"), "it is on branch 1"),
         (("promote", "r1", "7"), "Run 'r1' has no branch 7"),
-        (("promote", "r1", "first"), "'first' is not a valid integer"),
+        (("promote", "r1", "first"), "'first' is not a valid whole number"),
         (("restore", "r1", "nowhere"), "Run 'r1' has no checkpoint 'nowhere'"),
         (("restore", "r1", "999"), "Run 'r1' has no event 999"),
         (("restore", "r1", "1"), "it had not started yet at that place"),

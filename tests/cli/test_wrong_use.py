@@ -296,6 +296,47 @@ def test_a_store_that_another_process_holds_is_named_with_its_holder(cli: Cli):
     assert str(os.getpid()) in said
 
 
+TOO_LARGE = "99999999999999999999"
+TOO_LONG = "9" * 5000
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("events", "r1", "--after", TOO_LARGE),
+        ("fork", "r1", "--version", TOO_LARGE),
+        ("fork", "r1", "--at", TOO_LARGE),
+        ("fork", "r1", "--at", TOO_LONG),
+        ("show", "r1", "--at", TOO_LONG),
+        ("diff", "r1", "--at", TOO_LONG),
+        ("restore", "r1", TOO_LONG),
+        ("promote", "r1", TOO_LARGE),
+        ("versions", "diff", "hello", "1", TOO_LARGE),
+        ("versions", "check", "r1", TOO_LARGE),
+        ("versions", "delete", "hello", TOO_LARGE),
+        ("compact", "--longer-than", TOO_LARGE),
+        ("list", "--limit", TOO_LARGE),
+        ("alias", "hello", "stable=1", "--revision", TOO_LARGE),
+    ],
+    ids=lambda arguments: " ".join(arguments)[:60],
+)
+def test_a_number_that_no_database_can_hold_is_refused(cli: Cli, arguments: tuple[str, ...]):
+    cli.write("flow.py", FLOW)
+    cli("run", "flow.py", "-i", "name=a", "--run-id", "r1")
+
+    assert "is too large: no " in refused(cli, *arguments)
+
+
+def test_the_largest_number_that_a_database_can_hold_is_taken(cli: Cli):
+    cli.write("flow.py", FLOW)
+    cli("run", "flow.py", "-i", "name=a", "--run-id", "r1")
+
+    assert cli("events", "r1", "--after", str(2**63 - 1)).returncode == 0
+    assert "No version 9223372036854775807 of workflow 'hello'" in refused(
+        cli, "versions", "check", "r1", str(2**63 - 1)
+    )
+
+
 def test_a_store_that_may_not_be_written_is_refused(cli: Cli):
     cli.write("flow.py", FLOW)
     cli("run", "flow.py", "-i", "name=a")

@@ -16,8 +16,10 @@ from perdure.cli.given import as_annotated, split_pairs
 from perdure.cli.options import (
     COMMAND_LINE,
     Place,
+    WholeNumber,
     imports_option,
     json_option,
+    place_in_log,
     print_json,
     store_option,
     users_output,
@@ -170,7 +172,7 @@ def jump_command(
 
 @click.command("promote")
 @click.argument("run", metavar="RUN")
-@click.argument("branch", metavar="BRANCH", type=click.IntRange(min=1))
+@click.argument("branch", metavar="BRANCH", type=WholeNumber(min=1))
 @manner_options
 def promote_command(run: str, branch: int, manner: Manner) -> int:
     """Go on from what a run was at the end of an earlier BRANCH, and print its result.
@@ -201,7 +203,7 @@ def restore_command(run: str, place: str, manner: Manner) -> int:
       perdure restore 0198f2 before-review
       perdure restore 0198f2 42 --dry-run
     """
-    return _go_back(run, Change(place=int(place) if place.isdecimal() else place), manner)
+    return _go_back(run, Change(place=place_in_log(place)), manner)
 
 
 @click.command("branches")

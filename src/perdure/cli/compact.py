@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from perdure.cli.each import Refusals, exit_after_each, for_each, raise_if_alone, refusal_documents, tell_refusals
-from perdure.cli.options import Place, awaited, json_option, print_json, store_option
+from perdure.cli.options import Place, WholeNumber, awaited, json_option, print_json, store_option
 from perdure.cli.stores import opened
 from perdure.cli.terminal import paper
 from perdure.cli.words import counted
@@ -28,7 +28,7 @@ from perdure.store.base import Store
 @click.argument("run_ids", metavar="[RUN]...", nargs=-1)
 @click.option(
     "--longer-than",
-    type=click.IntRange(min=KEPT_EVENTS + EVENTS_PER_SEGMENT),
+    type=WholeNumber(min=KEPT_EVENTS + EVENTS_PER_SEGMENT),
     metavar="EVENTS",
     help=f"Without RUN: only logs with more events than this that are rows.  [default: {LONG_EVENTS}]",
 )

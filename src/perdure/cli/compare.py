@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from perdure.cli.exits import Exit
-from perdure.cli.options import Place, awaited, json_option, print_json, store_option
+from perdure.cli.options import Place, awaited, json_option, place_in_log, print_json, store_option
 from perdure.cli.stores import opened
 from perdure.cli.terminal import Paper, paper
 from perdure.cli.words import cells, counted, error_line, fitted, padded, plain, value_line
@@ -88,7 +88,7 @@ async def _side(store: Store, run_id: RunId, place: str | None, branch: int | No
         return await stored_at(store, run_id, await end_of_branch(store, run_id, branch))
     if place is None:
         return await load_run(store, run_id)
-    return await stored_at(store, run_id, await seq_of(store, run_id, int(place) if place.isdecimal() else place))
+    return await stored_at(store, run_id, await seq_of(store, run_id, place_in_log(place)))
 
 
 def _document(found: Difference) -> dict[str, Any]:

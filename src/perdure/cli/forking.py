@@ -9,7 +9,16 @@ import click
 import msgspec
 
 from perdure.cli.given import as_annotated, split_pairs
-from perdure.cli.options import Place, imports_option, json_option, new_run_id, store_option, users_output
+from perdure.cli.options import (
+    Place,
+    WholeNumber,
+    imports_option,
+    json_option,
+    new_run_id,
+    place_in_log,
+    store_option,
+    users_output,
+)
 from perdure.cli.run import Ended, attend, conclude, prepare
 from perdure.cli.stores import require
 from perdure.engine.engine import Engine
@@ -35,7 +44,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     "--input", "-i", "pairs", multiple=True, metavar="NAME=VALUE",
     help="Another input: JSON, or a text. What depends on it is not taken over. May be given several times.")  # fmt: skip
 @click.option(
-    "--version", type=click.IntRange(min=1), metavar="N",
+    "--version", type=WholeNumber(min=1), metavar="N",
     help="Another saved version of the workflow. What differs there is not taken over.")  # fmt: skip
 @imports_option
 @store_option
@@ -62,7 +71,7 @@ def fork_command(
     """
     texts = split_pairs(pairs)
     require(store)
-    wanted = int(place) if place is not None and place.isdecimal() else place
+    wanted = None if place is None else place_in_log(place)
     with users_output(as_json=as_json):
         source = asyncio.run(prepare(run, imports, store, reopens=True))
         wish = Wish(run_id=run_id, at=wanted, inputs=texts, version=version)

@@ -25,6 +25,10 @@ from perdure.store.opening import DEFAULT_URL, holds_password
 COMMAND_LINE = "command line"
 """Who has said something to a run, if nobody else is named."""
 
+LARGEST_NUMBER = 2**63 - 1
+"""That databases can hold."""
+_MOST_DIGITS = len(str(LARGEST_NUMBER))
+
 _UNITS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 
 P = ParamSpec("P")
@@ -67,9 +71,15 @@ def json_option(command: F) -> F:
 
 
 class WholeNumber(click.IntRange):
-    """A number from `min` on, called so in complaints."""
+    """A number from `min` on, called so in complaints. None is larger than databases can hold."""
 
     name = "whole number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if number > LARGEST_NUMBER:
+            self.fail(f"{value} is too large: no number goes beyond {LARGEST_NUMBER}.", param, ctx)
+        return number
 
 
 class Seconds(click.FloatRange):
@@ -113,6 +123,15 @@ def age(ctx: click.Context, parameter: click.Parameter, value: str) -> timedelta
     if found is None:
         raise click.BadParameter(f"{value!r} is no time: give a number and a unit, such as 7d or 36h.", ctx, parameter)
     return timedelta(**{_UNITS[found[2]]: int(found[1])})
+
+
+def place_in_log(text: str) -> int | str:
+    """Read where in a log something is: the number of an event, or the name of a checkpoint."""
+    if not text.isdecimal():
+        return text
+    if len(text) > _MOST_DIGITS:  # Python refuses to read some thousands of them
+        raise click.UsageError(f"{text[:_MOST_DIGITS]}… is too large: no event has a number beyond {LARGEST_NUMBER}.")
+    return int(text)
 
 
 def imports_option(command: F) -> F:

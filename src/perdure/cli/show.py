@@ -10,7 +10,7 @@ from perdure.cli.exits import Exit
 from perdure.cli.forecast import forecast_line
 from perdure.cli.gantt import draw
 from perdure.cli.marks import words_of
-from perdure.cli.options import Place, awaited, json_option, print_json, store_option
+from perdure.cli.options import Place, awaited, json_option, place_in_log, print_json, store_option
 from perdure.cli.questions import takes
 from perdure.cli.results import next_steps, short_values, trouble, verdict
 from perdure.cli.stores import holding
@@ -106,7 +106,7 @@ async def _moment(store: Store, run_id: RunId, place: str | None, branch: int | 
     """Return the event that was meant; None if it is how the run stands."""
     if branch is not None:
         return await end_of_branch(store, run_id, branch)
-    return None if place is None else await seq_of(store, run_id, int(place) if place.isdecimal() else place)
+    return None if place is None else await seq_of(store, run_id, place_in_log(place))
 
 
 async def past(store: Store, run_id: RunId, seq: Seq, sheet: Paper) -> list[str]:
