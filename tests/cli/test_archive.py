@@ -59,6 +59,29 @@ def test_a_run_that_failed_is_tried_again_when_it_is_back(cli: Cli):
     assert cli("verify").returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--list", "--restore", "ada"), "--list and --restore do not go together."),
+        (("--restore", "ada", "--dry-run"), "--dry-run does not go with --restore"),
+        (("--restore", "ada", "--limit", "1"), "--limit does not go with --restore"),
+        (("--restore", "ada", "--older-than", "30d"), "--older-than does not go with --restore"),
+        (("--list", "--dry-run"), "--dry-run does not go with --list"),
+        (("--list", "--older-than", "30d"), "--older-than does not go with --list"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(cli: Cli, arguments: tuple[str, ...], complaint: str):
+    cli.write("flow.py", FLOW)
+    cli("run", "flow.py", "--input", "name=Ada", "--run-id", "ada")
+    cli("archive", *AT_ONCE)
+
+    done = cli("archive", *arguments)
+
+    assert done.returncode == 2
+    assert complaint in done.stderr
+    assert cli.json("list") == []
+
+
 def test_the_archive_may_be_elsewhere(cli: Cli):
     cli.write("flow.py", FLOW)
     cli("run", "flow.py", "--input", "name=Ada", "--run-id", "ada")

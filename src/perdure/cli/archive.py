@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from perdure.cli.bundle import blobs_option
 from perdure.cli.each import (
@@ -87,6 +88,7 @@ async def archive_command(
       perdure archive --list
       perdure archive --restore 0198f2
     """
+    _refuse_what_does_not_go_together(lists=lists, restored=restored, dry_run=dry_run, limit=limit)
     place = folder or archive_folder(store)
     async with opened(store) as source:
         if lists:
@@ -105,6 +107,22 @@ async def archive_command(
             await blobs.close()
     _print(done, as_json=as_json)
     return Exit.DONE
+
+
+def _refuse_what_does_not_go_together(
+    *, lists: bool, restored: Sequence[str], dry_run: bool, limit: int | None
+) -> None:
+    if lists and restored:
+        raise click.UsageError("--list and --restore do not go together.")
+    instead = "--list" if lists else "--restore" if restored else None
+    if instead is None:
+        return
+    if dry_run:
+        raise click.UsageError(f"--dry-run does not go with {instead}: it says what would be archived.")
+    if click.get_current_context().get_parameter_source("older_than") is ParameterSource.COMMANDLINE:
+        raise click.UsageError(f"--older-than does not go with {instead}: it says what is to be archived.")
+    if restored and limit is not None:
+        raise click.UsageError("--limit does not go with --restore: all runs that are named come back.")
 
 
 async def _restore(store: Store, blobs: BlobStore, folder: Path, text: str) -> RunId:
