@@ -173,6 +173,14 @@ def test_several_outputs_are_given_by_their_names(cli: Cli):
     assert cli.json("show", "r1")["outputs"] == {"shown": "Receipt 3", "note": "thanks"}
 
 
+@pytest.mark.parametrize("resolution", ["retry", "fail"])
+def test_an_output_of_what_is_not_done_is_refused(cli: Cli, resolution: str):
+    done = cli("resolve", "r1", "pay", resolution, "--output", "5")
+
+    assert done.returncode == 2
+    assert f"--output goes with done: a node that is told '{resolution}' has no output." in done.stderr
+
+
 @pytest.mark.slow
 def test_resolving_drives_nothing(cli: Cli):
     in_doubt(cli, "buy_bare", "pay")

@@ -89,10 +89,11 @@ def resolve_command(
     \b
       perdure resolve 0198f2 charge done --output '{"receipt": 17}'
     """
+    if output is not None and resolution != "done":
+        raise click.UsageError(f"--output goes with done: a node that is told {resolution!r} has no output.")
     require(store)
     with users_output(as_json=as_json):
-        is_read = resolution == "done" or output is not None
-        value = asyncio.run(read_output(run, node, output, imports, store)) if is_read else None
+        value = asyncio.run(read_output(run, node, output, imports, store)) if resolution == "done" else None
         run_id = asyncio.run(_resolve(run, node, resolution, value, store))
     if as_json:
         print_json({"run_id": run_id, "node": node, "resolution": resolution})
