@@ -182,6 +182,16 @@ def test_an_output_of_what_is_not_done_is_refused(cli: Cli, resolution: str):
 
 
 @pytest.mark.slow
+def test_a_node_that_was_resolved_is_not_listed_as_in_doubt(cli: Cli):
+    in_doubt(cli, "buy_bare", "pay")
+
+    first, second = (cli("resolve", "r1", "pay", "retry") for _ in range(2))
+
+    assert (first.returncode, second.returncode) == (0, 2)
+    assert "is not in doubt: it was resolved as 'retry' before. In doubt: none." in second.stderr
+
+
+@pytest.mark.slow
 def test_resolving_drives_nothing(cli: Cli):
     in_doubt(cli, "buy_bare", "pay")
 

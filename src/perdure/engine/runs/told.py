@@ -259,19 +259,18 @@ class Told:
         except CommandIdTaken:
             if command_id is not None:
                 raise
-            raise NotInDoubt(self.run_id, node_id, "somebody has just resolved it otherwise", ()) from None
+            doubtful = [other for other in _doubtful(await self.load()) if other != node_id]
+            raise NotInDoubt(self.run_id, node_id, "somebody has just resolved it otherwise", doubtful) from None
 
     def _in_doubt(self, stored: StoredRun, node_id: str) -> NodeState:
-        doubtful = [node.node_id for node in stored.nodes if node.status is NodeStatus.IN_DOUBT]
+        said, doubtful = _resolutions(stored), _doubtful(stored)
         node = next((node for node in stored.nodes if node.node_id == node_id), None)
         if node is None:
             raise NotInDoubt(self.run_id, node_id, "nothing has happened to a node of this name", doubtful)
         if node.status is not NodeStatus.IN_DOUBT:
             raise NotInDoubt(self.run_id, node_id, f"it is {node.status.value}", doubtful)
-        for command in stored.commands:
-            if command.kind == "resolve" and command.payload.get("node_id") == node_id:
-                said = command.payload.get("resolution")
-                raise NotInDoubt(self.run_id, node_id, f"it was resolved as {said!r} before", doubtful)
+        if node_id in said:
+            raise NotInDoubt(self.run_id, node_id, f"it was resolved as {said[node_id]!r} before", doubtful)
         return node
 
     async def _command(self, kind: str, payload: dict[str, Any], command_id: str | None) -> bool:
@@ -302,6 +301,18 @@ class Told:
             payload=payload,
             created_at=self._engine.clock.now_micros(),
         )
+
+
+def _resolutions(stored: StoredRun) -> dict[Any, Any]:
+    """Return what somebody has said already, by node, and nobody has taken up yet."""
+    told = (command.payload for command in stored.commands if command.kind == "resolve")
+    return {said.get("node_id"): said.get("resolution") for said in told}
+
+
+def _doubtful(stored: StoredRun) -> list[str]:
+    """Return the nodes of which somebody still has to say what became of them."""
+    said = _resolutions(stored)
+    return [node.node_id for node in stored.nodes if node.status is NodeStatus.IN_DOUBT and node.node_id not in said]
 
 
 _NOT_IN_TIME = "was not answered in time"
