@@ -19,6 +19,7 @@ import msgspec
 
 from perdure import __version__
 from perdure.cli.exits import Exit, exit_for
+from perdure.cli.logged import show_warnings
 from perdure.dispatch.printing import outlive_readers
 from perdure.errors import PerdureError
 from perdure.graph.calls import did_you_mean
@@ -157,7 +158,7 @@ def main() -> NoReturn:
     """Run the command line and end the process."""
     _open_streams()
     _prepare_streams()
-    _prepare_warnings()
+    show_warnings()
     output = sys.stdout
     outlive_readers()
     sys.exit(_exit_code(output))
@@ -249,50 +250,3 @@ def _prepare_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace", line_buffering=True)
-
-
-_WORDED = {
-    "heartbeat_failed": "this process could not say that it lives, which it tries again",
-    "lease_lost": "others took this process for dead, and may go on with what it was driving",
-    "listening_failed": "news of other processes cannot be heard, which is tried again; it is looked for meanwhile",
-    "recovery_failed": "runs that others have left cannot be looked for, which is tried again",
-    "rejoin_failed": "this process cannot say that it lives after all, which it tries again",
-    "retire_failed": "this process could not say that it ends; others notice that by themselves",
-    "run_is_busy": "somebody else holds the row of a run, which is tried again for a while",
-    "store_not_ready": "the store cannot be used, which is tried again for a while",
-    "threads_left_behind": "there are bodies in threads that have not ended, and are left behind",
-}
-"""What people are told in the place of the names that log lines have for programs."""
-
-
-class _Warnings(logging.Handler):
-    """Shows what the engine warns of, in one line, wherever standard error leads at that moment. What is the same again and again
-    is told once."""
-
-    _last = ""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        stream: TextIO = sys.stderr
-        line = f"perdure: {_told_of(record)}\n"
-        if line == self._last and not record.exc_info:
-            return
-        self._last = line
-        stream.write(line)
-        if record.exc_info:
-            stream.write(logging.Formatter().formatException(record.exc_info) + "\n")
-
-
-def _told_of(record: logging.LogRecord) -> str:
-    name = record.getMessage()
-    facts = {fact: getattr(record, fact) for fact in ("run_id", "node_id", "error") if hasattr(record, fact)}
-    if name not in _WORDED:
-        return name + "".join(f" {fact}={value}" for fact, value in facts.items())
-    error = facts.pop("error", None)
-    where = ", ".join(f"{fact.removesuffix('_id')} {value}" for fact, value in facts.items())
-    return _WORDED[name] + (f" ({where})" if where else "") + ("." if error is None else f": {error}")
-
-
-def _prepare_warnings() -> None:
-    log = logging.getLogger("perdure")
-    log.addHandler(_Warnings(logging.WARNING))
-    log.propagate = False
