@@ -108,16 +108,16 @@ def test_a_run_whose_terminal_is_closed_is_left_to_be_resumed(cli: Cli, options:
     assert "talk started" not in resumed.stdout  # its completion was recorded while the run was let go
 
 
-def in_a_shell(cli: Cli, command: str) -> subprocess.CompletedProcess[str]:
-    """Run `perdure` with these arguments and redirections."""
+def in_a_shell(cli: Cli, command: str, *, most_seconds: int = 30) -> subprocess.CompletedProcess[str]:
+    """Run `perdure` with these arguments and redirections. After so many seconds it is ended, with 124."""
     return subprocess.run(
-        ["/bin/bash", "-c", f"{shlex.join(PERDURE)} {command}"],
+        ["/bin/bash", "-c", f"timeout {most_seconds} {shlex.join(PERDURE)} {command}"],
         cwd=cli.folder,
         env=cli.environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=most_seconds + 10,
         check=False,
     )
 
@@ -131,10 +131,39 @@ def talked(cli: Cli) -> Cli:
 
 
 @pytest.mark.parametrize("command", ["events r1", "list", "show r1", "diff r1 r1"])
-def test_commands_that_only_look_end_when_nobody_reads(talked: Cli, command: str):
+def test_commands_that_only_look_end_well_when_nobody_reads(talked: Cli, command: str):
     done = in_a_shell(talked, f"{command} | true; echo ${{PIPESTATUS[0]}}")  # it has ended before Python has begun
 
     assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+BUSY = """
+import asyncio, os
+from perdure import Context, node, workflow
+
+@node
+async def jot(ctx: Context) -> None:
+    number = 0
+    while not os.path.exists("open"):
+        await ctx.checkpoint(number)
+        await asyncio.sleep(0.02)
+        number += 1
+
+@workflow
+def busy() -> None:
+    jot()
+"""
+
+
+@pytest.mark.parametrize("options", ["", " --json"], ids=["text", "json"])
+def test_who_follows_a_run_that_does_not_end_ends_when_nobody_reads(cli: Cli, options: str):
+    cli.write("flow.py", BUSY)
+    process = cli.start("run", "flow.py", "--run-id", "r1")
+    read_until(process, "jot started")
+
+    done = in_a_shell(cli, f"events r1 --follow{options} | head -1; echo ${{PIPESTATUS[0]}}", most_seconds=20)
+
+    assert (len(done.stdout.splitlines()), done.stdout.splitlines()[-1], done.stderr) == (2, "0", "")
 
 
 def test_commands_that_check_or_do_something_end_with_their_own_code_whoever_reads(talked: Cli):
