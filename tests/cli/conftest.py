@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -169,5 +170,7 @@ def cli(tmp_path: Path, forks: Forks) -> Iterator[Cli]:
     program = Cli(tmp_path, forks)
     yield program
     for process in program.started:
-        process.kill()
+        # The programs that it has started hold its pipes, and would go on. They are in its group, which may be there without it.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
