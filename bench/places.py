@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -29,4 +29,5 @@ def scratch(prefix: str) -> Generator[Path]:
     finally:
         for file in folder.rglob("*"):
             if file.is_file() and not file.is_symlink():
-                os.truncate(file, 0)
+                with suppress(OSError):  # it may have gone meanwhile, and what went wrong before matters more
+                    os.truncate(file, 0)
