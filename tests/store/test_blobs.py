@@ -490,7 +490,7 @@ def test_without_obstore_the_error_says_how_to_get_it(monkeypatch: pytest.Monkey
     for name in ("obstore", "obstore.store", "obstore.exceptions", "perdure.store.blobs.objects"):
         monkeypatch.setitem(sys.modules, name, None)
 
-    with pytest.raises(StoreUnavailable, match=r"pip install 'perdure\[s3\]'"):
+    with pytest.raises(StoreUnavailable, match=r"pip install obstore\.$"):
         open_blobs("s3://bucket")
 
 

@@ -177,7 +177,7 @@ async def test_a_password_is_not_told_of_what_is_no_url(url: str) -> None:
 async def test_a_missing_driver_is_said_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "asyncpg", None)
 
-    with pytest.raises(StoreUnavailable, match=r"pip install 'perdure\[postgres\]'"):
+    with pytest.raises(StoreUnavailable, match=r"pip install asyncpg\.$"):
         await open_postgres("postgresql://localhost/db")
 
 

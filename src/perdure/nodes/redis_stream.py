@@ -90,7 +90,7 @@ _redis_stream = NodeDecorator(REDIS_STREAM)(RedisStream)
 def redis_stream(key: str, *, url: str = "redis://localhost:6379", start: str = "beginning") -> Stream[dict[str, str]]:
     """Give the fields of each entry of a Redis stream, from its beginning or only what comes from now on (`start="now"`).
 
-    The run lives until it is stopped. While Redis cannot be reached, it waits. Needs `pip install perdure[redis]`.
+    The run lives until it is stopped. While Redis cannot be reached, it waits. Needs the package redis (`pip install redis`).
     """
     wanted = RedisStream()
     wanted.key, wanted.url, wanted.start = key, url, start

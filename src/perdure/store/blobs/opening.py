@@ -33,7 +33,7 @@ def _open_objects(url: str, place: str, clock: Clock | None) -> BlobStore:
         from perdure.store.blobs.objects import ObjectBlobs
     except ImportError:
         raise StoreUnavailable(
-            f"Blobs in {place} need the package obstore, which is not installed. pip install 'perdure[s3]' brings it."
+            f"Blobs in {place} need the package obstore, which is not installed. Run: pip install obstore."
         ) from None
     try:
         return ObjectBlobs(from_url(url), place, clock=clock)

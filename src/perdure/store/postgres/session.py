@@ -219,5 +219,5 @@ def _load_driver() -> Any:
         return importlib.import_module("asyncpg")
     except ImportError as error:
         raise StoreUnavailable(
-            "PostgreSQL needs the package asyncpg, which is not installed. Run: pip install 'perdure[postgres]'."
+            "PostgreSQL needs the package asyncpg, which is not installed. Run: pip install asyncpg."
         ) from error
