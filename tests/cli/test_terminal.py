@@ -58,6 +58,10 @@ class Screen:
         os.close(self._terminal)
         return self.process.wait(timeout=DEADLINE_SECONDS)
 
+    def write(self, text: str) -> None:
+        """Type this."""
+        os.write(self._terminal, text.encode())
+
     def _read(self) -> bool:
         if not select.select([self._terminal], [], [], DEADLINE_SECONDS)[0]:
             return False
@@ -84,6 +88,21 @@ def test_a_terminal_shows_the_run_as_it_goes_on(cli: Cli):
     end = screen.text[screen.text.rindex("3 of 3 nodes") :]
     assert "completed in" in end
     assert end.rstrip().endswith("3")
+
+
+@pytest.mark.parametrize(("answer", "exit_code"), [("n", 1), ("y", 0)])
+def test_deleting_asks_before_and_takes_no_for_an_answer(cli: Cli, answer: str, exit_code: int):
+    cli.write("flow.py", GATED)
+    cli.write("open", "")
+    cli("run", "flow.py", "--run-id", "r1")
+    screen = Screen(cli, "delete", "r1")
+
+    screen.read_until("for good? [y/N]")
+    screen.write(f"{answer}\n")
+
+    assert screen.close() == exit_code
+    assert ("Nothing was deleted." in screen.text) == (answer == "n")
+    assert (cli.json("show", "r1")["deleted_at"] is None) == (answer == "n")
 
 
 def test_colours_can_be_switched_off(cli: Cli):

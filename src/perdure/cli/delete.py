@@ -9,6 +9,7 @@ import click
 
 from perdure.cli.bundle import blobs_option
 from perdure.cli.each import exit_after_each, for_each, raise_if_alone, refusal_documents, tell_refusals
+from perdure.cli.exits import Exit
 from perdure.cli.options import COMMAND_LINE, Place, awaited, json_option, print_json, store_option
 from perdure.cli.stores import opened
 from perdure.cli.terminal import paper
@@ -50,8 +51,9 @@ async def delete_command(
         raise_if_alone(runs, unknown)
         if not yes and as_json:
             raise click.UsageError("With --json nobody is asked: say --yes.")
-        if found and not yes:
-            _confirm(list(found.values()))
+        if found and not yes and not _is_wanted(list(found.values())):
+            click.echo("Nothing was deleted.", err=True)
+            return Exit.FAILED
         blobs = open_blobs(blobs_url or default_blobs_url(source.url))
         try:
             deleted, not_deleted = await for_each(list(found.values()), delete)
@@ -70,9 +72,7 @@ async def delete_command(
     return exit_after_each(refused)
 
 
-def _confirm(runs: Sequence[RunId]) -> None:
+def _is_wanted(runs: Sequence[RunId]) -> bool:
     if not sys.stdin.isatty():
         raise click.UsageError("There is nobody to ask: say --yes.")
-    if not click.confirm(f"Delete the values of {counted(len(runs), 'run')} for good?"):
-        click.echo("Nothing was deleted.", err=True)
-        raise click.Abort
+    return click.confirm(f"Delete the values of {counted(len(runs), 'run')} for good?")
