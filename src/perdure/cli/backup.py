@@ -32,8 +32,8 @@ FILE = "perdure.db"
 async def backup_command(destination: str, force: bool, blobs_url: str | None, store: Place, as_json: bool) -> int:
     """Copy a store that is a SQLite file to DEST, with its blobs and its archive, while runs go on.
 
-    DEST is a file, or a folder, which is made if it ends with a slash. The copy is a store: name it with --store to use it. Of a
-    PostgreSQL database, say pg_dump.
+    DEST is a file, or a folder if it is one or ends with a slash; folders that are not there are made. The copy is a store: name
+    it with --store to use it. Of a PostgreSQL database, say pg_dump.
 
     \b
       perdure backup nightly.db
