@@ -1,4 +1,4 @@
-"""V1 for runs whose logs are written on the side: a crash at every commit, in each of six ways, on both databases.
+"""Runs whose logs are written on the side: a crash at every commit, in each of six ways, on both databases.
 
 Their logs have gaps after that. What was committed is gathered beside the database, and by it every invariant must hold that
 holds for other runs: state and outputs are exact, and nothing that was recorded as done is done again.

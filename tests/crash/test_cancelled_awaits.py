@@ -1,4 +1,4 @@
-"""V5: whoever waits for the engine may be cancelled at any moment: nothing leaks, and every run can still be finished."""
+"""Whoever waits for the engine may be cancelled at any moment: nothing leaks, and every run can still be finished."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""V1 for runs whose places in the log are given names: a crash at every commit, in each of six ways, on both databases.
+"""Runs whose places in the log are given names: a crash at every commit, in each of six ways, on both databases.
 
 Whatever a person was told about a checkpoint stays true, and what is saved by itself is numbered without gaps and only saved if
 something has happened: the checks of `verify` see to that after each story.

@@ -1,4 +1,4 @@
-"""V1 for the doctor: a crash at every commit of runs that are damaged and repaired, in each of six ways, on both databases.
+"""The doctor: a crash at every commit of runs that are damaged and repaired, in each of six ways, on both databases.
 
 However often it is interrupted, there is one repair and one branch, and what was done is not done again.
 """

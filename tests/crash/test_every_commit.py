@@ -1,4 +1,4 @@
-"""V1: a crash at every commit of every reference workflow, in each of six ways, on both databases.
+"""A crash at every commit of every reference workflow, in each of six ways, on both databases.
 
 After each the run must end as if nothing had happened: the same result, every invariant, no effect lost or repeated that was
 recorded as done.

@@ -1,4 +1,4 @@
-"""V1 for runs that go back: a crash at every commit, in each of six ways, on both databases.
+"""Runs that go back: a crash at every commit, in each of six ways, on both databases.
 
 What was asked for happens once, and whoever asked again after a crash gets the same branch. What is kept does not run again.
 """

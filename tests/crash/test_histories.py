@@ -1,4 +1,4 @@
-"""V13: random histories of commands, crashes and results, against a model that fits on a page. Model = SQLite = PostgreSQL."""
+"""Random histories of commands, crashes and results, against a model that fits on a page. Model = SQLite = PostgreSQL."""
 
 from __future__ import annotations
 

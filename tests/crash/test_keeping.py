@@ -1,4 +1,4 @@
-"""V1 for what is done with runs that have ended: a process that archives them, brings them back, makes their logs compact,
+"""What is done with runs that have ended: a process that archives them, brings them back, makes their logs compact,
 deletes their values or imports them stops dead at every statement, every call of the store and every write of a file.
 
 Whenever that is, each run is in one place and whole, whoever comes next can go on, and in the end nothing is left behind.

@@ -1,4 +1,4 @@
-"""V16: bodies that do their worst. The run that kills its engines is put aside, by name; all others finish."""
+"""Bodies that do their worst. The run that kills its engines is put aside, by name; all others finish."""
 
 from __future__ import annotations
 

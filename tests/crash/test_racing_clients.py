@@ -1,4 +1,4 @@
-"""V19: many clients race for the same runs, in two engines at once: one effect per key, and nobody is told a lie."""
+"""Many clients race for the same runs, in two engines at once: one effect per key, and nobody is told a lie."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""V2: crashes during recovery, and during the recovery from that."""
+"""Crashes during recovery, and during the recovery from that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""V20, the test of the tests: each of these bugs is put in on purpose, and the checks above must find it.
+"""The test of the tests: each of these bugs is put in on purpose, and the checks above must find it.
 
 A sabotage that nobody notices fails. The same checks find nothing in the program as it is.
 """

@@ -1,4 +1,4 @@
-"""V4: the n-th operation on the store fails, for every n, in every way: once, or until the database comes back.
+"""The n-th operation on the store fails, for every n, in every way: once, or until the database comes back.
 
 Whoever asked gets a typed error or does not notice. Nothing is half-written, and the same engine goes on by itself.
 """

@@ -1,4 +1,4 @@
-"""V1 for runs that wait or are paused: a crash at every commit, in each of six ways, on both databases.
+"""Runs that wait or are paused: a crash at every commit, in each of six ways, on both databases.
 
 Somebody answers, signals, sends and resumes all the while, again and again under the same ids, whatever process lives. Bodies
 that wait are kept in memory (warm) or ended at once (cold).

@@ -1,4 +1,4 @@
-"""V14: seeded histories of several engines on one file, with deaths, lost leases, slow and failing calls.
+"""Seeded histories of several engines on one file, with deaths, lost leases, slow and failing calls.
 
 A failing seed is a complete report: `simulate(seed, folder)` plays it again.
 """

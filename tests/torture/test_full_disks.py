@@ -1,4 +1,4 @@
-"""No room is left where the database is: clear errors, nothing damaged, and work goes on when there is room again (V11)."""
+"""No room is left where the database is: clear errors, nothing damaged, and work goes on when there is room again."""
 
 from __future__ import annotations
 

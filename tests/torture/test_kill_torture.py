@@ -1,4 +1,4 @@
-"""Engines on one store, of which a random one is killed again and again while clients start runs (V6)."""
+"""Engines on one store, of which a random one is killed again and again while clients start runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run of 300 nodes, continued by one process after the other, each of which is killed while it is at work (V6)."""
+"""One run of 300 nodes, continued by one process after the other, each of which is killed while it is at work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An engine that is stopped for longer than its lease, taken for dead, and woken: it must not change a row (V7)."""
+"""An engine that is stopped for longer than its lease, taken for dead, and woken: it must not change a row."""
 
 from __future__ import annotations
 

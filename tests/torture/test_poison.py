@@ -1,4 +1,4 @@
-"""Bodies that end the process they run in: they harm nobody else, and are not tried for ever (V16)."""
+"""Bodies that end the process they run in: they harm nobody else, and are not tried for ever."""
 
 from __future__ import annotations
 

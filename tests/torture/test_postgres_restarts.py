@@ -1,4 +1,4 @@
-"""PostgreSQL goes down without a word, again and again, under engines at work (V9)."""
+"""PostgreSQL goes down without a word, again and again, under engines at work."""
 
 from __future__ import annotations
 

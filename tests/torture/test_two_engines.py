@@ -1,4 +1,4 @@
-"""Two engines share a thousand runs, and one is killed half-way: the other one takes over what it leaves (V6, V15)."""
+"""Two engines share a thousand runs, and one is killed half-way: the other one takes over what it leaves."""
 
 from __future__ import annotations
 
