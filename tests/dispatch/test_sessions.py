@@ -502,7 +502,7 @@ async def test_what_a_call_returns_is_finished_in_its_thread(dispatch: LocalDisp
 async def test_calls_on_the_loop_are_cheap(dispatch: LocalDispatch, desk: Desk, adds: Any) -> None:
     """Many times slower than measured on a quiet machine: a safeguard, not a benchmark."""
     session: Session = await dispatch.open(task_for(adds, desk))
-    task = task_for(adds, desk, item=1) if adds.is_class else task_for(adds, desk, a=1)
+    task = task_for(adds, desk, item=1) if adds.class_shape is not None else task_for(adds, desk, a=1)
 
     spent: list[float] = []
     for _ in range(5):  # of which the best counts, because the machine may have other things to do

@@ -97,11 +97,6 @@ class NodeType(Generic[P, R_co]):
         functools.update_wrapper(self, fn, updated=())
 
     @property
-    def is_class(self) -> bool:
-        """Whether an instance with a lifecycle runs, not a function."""
-        return self.class_shape is not None
-
-    @property
     def properties(self) -> tuple[Handle, ...]:
         """Those of the inputs that are set as attributes of a class node, not passed to its method."""
         return () if self.class_shape is None else self.class_shape.properties

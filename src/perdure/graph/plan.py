@@ -103,18 +103,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     looked_at: tuple[Edge, ...]
     """Edges by which conditions and the run's outputs look at its inputs."""
 
-    def downstream_of(self, node_id: NodeId) -> list[NodeId]:
-        """Return every node that could tell if this one gave something else, without itself."""
-        cone: dict[NodeId, None] = {}
-        pending = [node_id]
-        while pending:
-            node = self.nodes[pending.pop()]
-            for dependent in (*node.downstream, *node.readers):
-                if dependent not in cone:
-                    cone[dependent] = None
-                    pending.append(dependent)
-        return list(cone)
-
 
 class _Known(msgspec.Struct, frozen=True, gc=False):
     """What a node's type says about it."""

@@ -58,7 +58,12 @@ def test_a_function_becomes_a_node_type():
     assert double.policy == Policy()
     assert [handle.name for handle in double.inputs] == ["x"]
     assert [handle.name for handle in double.outputs] == ["output"]
-    assert (double.takes_context, double.is_async, double.is_generator, double.is_class) == (False, False, False, False)
+    assert (double.takes_context, double.is_async, double.is_generator, double.class_shape) == (
+        False,
+        False,
+        False,
+        None,
+    )
     assert double.source.qualname == "double"
     assert double.source.file == __file__
     assert (double.__name__, double.__doc__) == ("double", "Twice.")
@@ -275,7 +280,7 @@ def _empty_log():
 
 
 def test_a_class_becomes_a_node_type():
-    assert whole.is_class
+    assert whole.class_shape is not None
     assert whole.fn is Whole
     assert [handle.name for handle in whole.inputs] == ["x", "y", "factor", "label"]
     assert [handle.name for handle in whole.properties] == ["factor", "label"]
