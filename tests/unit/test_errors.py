@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import pickle
 import pkgutil
+import re
+import shlex
+from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
+import perdure
 from perdure import PerdureError, errors
 from perdure.dispatch.failure import name_of_error
 from perdure.ids import type_name
@@ -42,3 +48,50 @@ def test_another_process_finds_an_error_by_its_name(name: str) -> None:
     cls = getattr(errors, name)
 
     assert pickle.loads(pickle.dumps(cls)) is cls
+
+
+# Commands that are copied
+
+AWKWARD = "a b;c"
+COMMAND = re.compile(r"`(perdure [^`]*)`")
+
+
+def commands_named(path: Path) -> Iterator[str]:
+    """Yield the commands in the texts of a module, with what is put into them in braces."""
+    for text in ast.walk(ast.parse(path.read_text())):
+        if isinstance(text, ast.JoinedStr):
+            yield from COMMAND.findall("".join(map(_shown, text.values)))
+
+
+def _shown(part: ast.expr) -> str:
+    return f"{{{ast.unparse(part.value)}}}" if isinstance(part, ast.FormattedValue) else str(ast.literal_eval(part))
+
+
+def test_what_is_put_into_a_command_is_quoted() -> None:
+    sources = Path(perdure.__file__).parent.rglob("*.py")
+    named = [command for path in sources for command in commands_named(path)]
+
+    filled = [command for command in named if "{" in command]
+
+    assert len(filled) > 20
+    assert [command for command in filled if re.search(r"\{(?!quoted\()", command)] == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.RunResting(AWKWARD, "suspended", "in doubt: charge"),
+        errors.RunEnded(AWKWARD, "completed", "Nothing was sent."),
+        errors.RunDamaged(AWKWARD, ["a row is gone"]),
+        errors.RunArchived(AWKWARD),
+        errors.PlaceNotFound(AWKWARD, "no event 9"),
+        errors.NotInDoubt(AWKWARD, "n", "it is idle", ()),
+        errors.VersionNotFound(AWKWARD, 7),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_commands_that_errors_name_can_be_copied(error: PerdureError) -> None:
+    named = COMMAND.findall(str(error))
+
+    assert named
+    assert [command for command in named if AWKWARD not in shlex.split(command.replace("|", "/"))] == []

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from perdure.engine.engine import Engine
 from perdure.engine.settings import EngineSettings
+from perdure.errors.base import quoted
 from perdure.graph.declare import Workflow
 from perdure.journal.events import Durability, OnFailure
 from perdure.store.opening import DEFAULT_URL
@@ -155,7 +156,7 @@ def _tell_of_stopping(run_id: str = "") -> None:
     words = [f"perdure: stopping; nodes that run have up to {grace:g} s to end. The same again ends at once."]
     if run_id:
         words.append(
-            f"perdure: the run is kept: `perdure resume {run_id}`, or starting it again with run_id={run_id!r}, goes on."
+            f"perdure: the run is kept: `perdure resume {quoted(run_id)}`, or starting it again with run_id={run_id!r}, goes on."
         )
     with suppress(OSError, ValueError):  # standard error may be closed
         sys.stderr.write("\n".join(words) + "\n")

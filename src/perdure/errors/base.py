@@ -1,7 +1,8 @@
-"""The root of the tree, and how its messages list what is wrong."""
+"""The root of the tree, and how its messages list what is wrong and name commands."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -10,6 +11,11 @@ class PerdureError(Exception):
     """The root of everything perdure raises on purpose."""
 
     code: ClassVar[str] = "perdure_error"
+
+
+def quoted(name: str) -> str:
+    """Return an id or a name as a shell reads it, for a command that people copy."""
+    return shlex.quote(name)
 
 
 def listed(problems: Sequence[str], then: str = "", most: int = 50) -> str:

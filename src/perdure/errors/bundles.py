@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.errors.base import PerdureError
+from perdure.errors.base import PerdureError, quoted
 from perdure.errors.runs import RunError
 
 
@@ -14,8 +14,8 @@ class RunArchived(RunError):
     def __init__(self, run_id: str) -> None:
         super().__init__(
             run_id,
-            f"Run {run_id!r} is in the archive. `perdure show {run_id}` reads it there; to go on with it, bring it back: "
-            f"`perdure archive --restore {run_id}`.",
+            f"Run {run_id!r} is in the archive. `perdure show {quoted(run_id)}` reads it there; to go on with it, bring it back: "
+            f"`perdure archive --restore {quoted(run_id)}`.",
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from perdure.errors.base import quoted
 from perdure.errors.runs import RunError
 
 
@@ -81,7 +82,7 @@ class NotInDoubt(RunError):
         super().__init__(
             run_id,
             f"Node {node_id!r} of run {run_id!r} is not in doubt: {why}. In doubt: {', '.join(doubtful) or 'none'}. "
-            f"`perdure show {run_id}` has the details.",
+            f"`perdure show {quoted(run_id)}` has the details.",
         )
         self.node_id = node_id
         self.doubtful = tuple(doubtful)

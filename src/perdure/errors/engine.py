@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.errors.base import PerdureError
+from perdure.errors.base import PerdureError, quoted
 
 
 class EngineStopped(PerdureError):
@@ -35,6 +35,6 @@ class JournalDamaged(JournalError):
 
     def __init__(self, run_id: str, problem: str) -> None:
         super().__init__(
-            f"The log of run {run_id!r} is damaged: {problem}. `perdure verify {run_id}` lists what is wrong."
+            f"The log of run {run_id!r} is damaged: {problem}. `perdure verify {quoted(run_id)}` lists what is wrong."
         )
         self.run_id = run_id

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from perdure.errors.base import quoted
 from perdure.errors.runs import RunError
 
 
@@ -15,7 +16,7 @@ class CheckpointExists(RunError):
         super().__init__(
             run_id,
             f"Run {run_id!r} has a checkpoint {name!r} already: {there}. A name stays where it is. Choose another one; "
-            f"`perdure checkpoint {run_id}` lists those that there are.",
+            f"`perdure checkpoint {quoted(run_id)}` lists those that there are.",
         )
         self.name = name
         self.seq = seq
@@ -31,7 +32,7 @@ class CheckpointPending(RunError):
             run_id,
             f"Checkpoint {name!r} of run {run_id!r} was asked for and is not saved yet: nobody drives the run, or whoever does "
             "is busy. The wish is kept, and whoever drives the run next saves it first. "
-            f"`perdure checkpoint {run_id}` shows it then.",
+            f"`perdure checkpoint {quoted(run_id)}` shows it then.",
         )
         self.name = name
 
@@ -44,7 +45,7 @@ class CannotGoBack(RunError):
     def __init__(self, run_id: str, why: str) -> None:
         super().__init__(
             run_id,
-            f"Run {run_id!r} cannot go back so: {why}. Nothing has changed. `perdure show {run_id}` has the details.",
+            f"Run {run_id!r} cannot go back so: {why}. Nothing has changed. `perdure show {quoted(run_id)}` has the details.",
         )
         self.why = why
 
@@ -57,8 +58,9 @@ class PlaceNotFound(RunError):
     def __init__(self, run_id: str, what: str) -> None:
         super().__init__(
             run_id,
-            f"Run {run_id!r} has {what}. `perdure events {run_id}` shows its log, `perdure checkpoint {run_id}` the names in it "
-            f"and `perdure branches {run_id}` its lines of history.",
+            f"Run {run_id!r} has {what}. `perdure events {quoted(run_id)}` shows its log, "
+            f"`perdure checkpoint {quoted(run_id)}` the names in it and "
+            f"`perdure branches {quoted(run_id)}` its lines of history.",
         )
 
 
@@ -71,8 +73,8 @@ class LogNotWhole(RunError):
         super().__init__(
             run_id,
             f"Run {run_id!r} has journal='audit': what is recorded of it is in its tables alone, and its log may "
-            f"have gaps. So {what}. Nothing has changed. `perdure show {run_id}` shows how it stands; start runs that need "
-            "their history with journal='log'.",
+            f"have gaps. So {what}. Nothing has changed. `perdure show {quoted(run_id)}` shows how it stands; start runs that "
+            "need their history with journal='log'.",
         )
         self.what = what
 
@@ -86,5 +88,5 @@ class GoingBackPending(RunError):
         super().__init__(
             run_id,
             f"Run {run_id!r} was asked to go back, and has not yet: nobody drives it who has its code, or whoever does is busy. "
-            f"The wish is kept, and whoever takes the run up next fulfils it. `perdure branches {run_id}` shows it then.",
+            f"The wish is kept, and whoever takes the run up next fulfils it. `perdure branches {quoted(run_id)}` shows it then.",
         )

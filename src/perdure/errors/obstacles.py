@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perdure.errors.base import listed
+from perdure.errors.base import listed, quoted
 from perdure.errors.graph import Fault
 from perdure.errors.runs import RunError
 
@@ -59,7 +59,7 @@ class TypesChanged(RunError):
     def __init__(self, run_id: str, workflow: str, version: int, faults: Sequence[Fault]) -> None:
         remedy = (
             "Restore them as they were, or have the run go on with another version: cancel it, then "
-            f"`perdure jump {run_id} NODE --version N` (`perdure versions check {run_id} N` says whether it can)."
+            f"`perdure jump {quoted(run_id)} NODE --version N` (`perdure versions check {quoted(run_id)} N` says whether it can)."
         )
         super().__init__(
             run_id,
@@ -77,7 +77,7 @@ class RunNotReadable(RunError):
     def __init__(self, run_id: str, problems: Sequence[str]) -> None:
         remedy = (
             "Nothing is lost. Once they can be read, the run goes on: start the program again, "
-            f"or `perdure resume {run_id}`."
+            f"or `perdure resume {quoted(run_id)}`."
         )
         super().__init__(
             run_id,
@@ -94,6 +94,6 @@ class RunDamaged(RunError):
     def __init__(self, run_id: str, problems: Sequence[str]) -> None:
         super().__init__(
             run_id,
-            f"Run {run_id!r} is damaged, and cannot go on: {'; '.join(problems)}. `perdure doctor {run_id}` says more.",
+            f"Run {run_id!r} is damaged, and cannot go on: {'; '.join(problems)}. `perdure doctor {quoted(run_id)}` says more.",
         )
         self.problems = tuple(problems)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perdure.errors.base import PerdureError, listed
+from perdure.errors.base import PerdureError, listed, quoted
 
 
 class RunError(PerdureError):
@@ -47,8 +47,8 @@ class RunIdTaken(RunError):
         super().__init__(
             run_id,
             f"Run {run_id!r} exists and was started differently ({', '.join(differing)}). "
-            f"Start it the same way to get that run, go on with it as it was started (`perdure resume {run_id}`), or choose "
-            "another run_id.",
+            f"Start it the same way to get that run, go on with it as it was started (`perdure resume {quoted(run_id)}`), "
+            "or choose another run_id.",
         )
         self.differing = tuple(differing)
 
@@ -73,7 +73,7 @@ class ValuesDeleted(RunError):
     def __init__(self, run_id: str) -> None:
         super().__init__(
             run_id,
-            f"The values of run {run_id!r} were deleted. `perdure events {run_id}` shows what has happened to it.",
+            f"The values of run {run_id!r} were deleted. `perdure events {quoted(run_id)}` shows what has happened to it.",
         )
 
 
@@ -99,7 +99,8 @@ class RunFailed(RunError):
         where = f" at node {node_id!r}" if node_id else ""
         super().__init__(
             run_id,
-            f"Run {run_id!r} failed{where}: {error_type}: {message.rstrip('.')}. `perdure show {run_id}` has the details.",
+            f"Run {run_id!r} failed{where}: {error_type}: {message.rstrip('.')}. "
+            f"`perdure show {quoted(run_id)}` has the details.",
         )
         if traceback:
             self.add_note(traceback.rstrip())
@@ -126,14 +127,14 @@ class RunResting(RunError):
 
     def __init__(self, run_id: str, status: str, reason: str) -> None:
         first = (
-            f"`perdure resolve {run_id} NODE done|retry|fail` says what became of it; then "
+            f"`perdure resolve {quoted(run_id)} NODE done|retry|fail` says what became of it; then "
             if "in doubt" in reason
             else ""
         )
         super().__init__(
             run_id,
             f"Run {run_id!r} is {status}" + (f": {reason}" if reason else "") + ". "
-            f"{first}`perdure resume {run_id}` continues it; `perdure show {run_id}` has the details.",
+            f"{first}`perdure resume {quoted(run_id)}` continues it; `perdure show {quoted(run_id)}` has the details.",
         )
         self.status = status
         self.reason = reason
@@ -146,6 +147,6 @@ class RunEnded(RunError):
 
     def __init__(self, run_id: str, status: str, what: str) -> None:
         super().__init__(
-            run_id, f"Run {run_id!r} has ended: it is {status}. {what} `perdure show {run_id}` has the details."
+            run_id, f"Run {run_id!r} has ended: it is {status}. {what} `perdure show {quoted(run_id)}` has the details."
         )
         self.status = status

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perdure.errors.base import PerdureError
+from perdure.errors.base import PerdureError, quoted
 
 
 class VersionError(PerdureError):
@@ -25,7 +25,9 @@ class VersionNotFound(VersionError):
     def __init__(self, workflow: str, version: int | None) -> None:
         which = "version" if version is None else f"version {version}"
         then = (
-            "`perdure versions` lists what is." if version is None else f"`perdure versions {workflow}` lists what is."
+            "`perdure versions` lists what is."
+            if version is None
+            else f"`perdure versions {quoted(workflow)}` lists what is."
         )
         super().__init__(workflow, f"No {which} of workflow {workflow!r} is saved. {then}")
         self.version = version
@@ -50,7 +52,7 @@ class AliasNotFound(VersionError):
         super().__init__(
             workflow,
             f"Workflow {workflow!r} has no alias {alias!r} (it has {', '.join(map(repr, known))}). "
-            f"`perdure alias {workflow} {alias}=VERSION` sets it.",
+            f"`perdure alias {quoted(workflow)} {quoted(alias)}=VERSION` sets it.",
         )
         self.alias = alias
         self.known = tuple(known)
@@ -79,6 +81,6 @@ class NothingToRollBack(VersionError):
         super().__init__(
             workflow,
             f"Alias {alias!r} of workflow {workflow!r} has not pointed anywhere else before. "
-            f"`perdure alias {workflow} --history {alias}` shows where it has.",
+            f"`perdure alias {quoted(workflow)} --history {quoted(alias)}` shows where it has.",
         )
         self.alias = alias

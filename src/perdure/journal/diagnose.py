@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from perdure.errors import JournalError
+from perdure.errors.base import quoted
 from perdure.graph.plan import Plan
 from perdure.ids import BranchId, NodeId, Seq
 from perdure.journal import events as e
@@ -234,7 +235,9 @@ class _Case:
         has_gone_on = any(isinstance(entry.event, e.NodeEvent) for entry in events[place:])
         cut = self._log.last_seq if has_gone_on or not before else events[before - 1].seq
         problem = f"the jump to {jump.node_id!r} of event {events[place].seq} was never made"
-        remedy = f"The jump is dropped: ask for it again, `perdure jump {self._row.run_id} {jump.node_id}`."
+        remedy = (
+            f"The jump is dropped: ask for it again, `perdure jump {quoted(self._row.run_id)} {quoted(jump.node_id)}`."
+        )
         treatment = self._treatment("D2", problem, cut=Seq(cut))
         was = fold(self._row.run_id, events[:before]).run if before else self._log
         if not has_gone_on and self._log.status is RunStatus.RUNNING:
@@ -340,14 +343,14 @@ class _Case:
             error = to_repair.error
             reason = "" if error is None else f"{to_repair.node_id} is to be repaired: {error.type}: {error.message}"
             remedy = (
-                f"The run is quarantined. Repair it and `perdure resume {self._row.run_id}`, or go back with other values: "
-                f"`perdure jump {self._row.run_id} {to_repair.node_id} -i …`."
+                f"The run is quarantined. Repair it and `perdure resume {quoted(self._row.run_id)}`, or go back with "
+                f"other values: `perdure jump {quoted(self._row.run_id)} {quoted(to_repair.node_id)} -i …`."
             )
             return msgspec.structs.replace(treatment, parks=(to_repair.node_id, reason)), remedy
         if doubted:
             return (
                 treatment,
-                f"{doubted[0]!r} is in doubt: `perdure resolve {self._row.run_id} {doubted[0]} done|retry|fail`.",
+                f"{doubted[0]!r} is in doubt: `perdure resolve {quoted(self._row.run_id)} {quoted(doubted[0])} done|retry|fail`.",
             )
         return treatment, "It is tried again."
 
