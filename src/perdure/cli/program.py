@@ -25,7 +25,7 @@ from perdure.graph.declare import Workflow, declared_types, declared_workflows
 from perdure.graph.forms import load_graph
 from perdure.graph.model import Graph
 from perdure.graph.starts import started_by
-from perdure.graph.validate import check
+from perdure.graph.unheeded import check_given
 from perdure.journal.states import RunState
 from perdure.store.shapes import WorkflowVersion
 
@@ -68,7 +68,7 @@ def load_programs(target: str, imports: Iterable[str]) -> list[Program]:
 def require_valid(program: Program) -> Graph:
     """Return the graph of a program. Raises GraphError, with all that is wrong, if it cannot run."""
     if isinstance(program, Graph):
-        check(program, declared_types())
+        check_given(program, declared_types())
         return program
     return program.graph
 

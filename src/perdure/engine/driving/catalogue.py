@@ -18,7 +18,8 @@ from perdure.graph.plan import Plan, compile_plan
 from perdure.graph.registry import KnownTypes
 from perdure.graph.source import Source
 from perdure.graph.starts import started_by
-from perdure.graph.validate import check, validate
+from perdure.graph.unheeded import check_given
+from perdure.graph.validate import validate
 from perdure.graph.writing import content_hash, graph_to_json
 from perdure.ids import RunId
 from perdure.store.base import Store
@@ -147,7 +148,7 @@ class Catalogue:
         unless: Callable[[], Awaitable[None]] | None,
     ) -> Prepared:
         if isinstance(workflow, Graph):  # that of a workflow was checked when it was traced
-            check(graph, types)
+            check_given(graph, types)
         self._learn(graph, {})
         for name in started_by(graph):
             if (started := self.workflow(name)) is not None:
