@@ -66,7 +66,7 @@ def graph_from_yaml(text: str | bytes, types: Types | None = None) -> Graph:
 def _read(document: Any, types: Types | None) -> Graph:
     reader = Reader()
     if not is_object(document):
-        reader.fault("document", "a graph is an object with a name and nodes.")
+        reader.other("document", "an object with a name and nodes", document)
         raise UnreadableGraph(reader.faults)
     graph = read_short(document, types, reader) if is_short(document) else _read_with_edges(document, reader)
     if reader.faults:
@@ -129,9 +129,9 @@ def _read_path(value: Any, place: str, reader: Reader) -> tuple[PathStep, ...]:
     if value is None:
         return ()
     if not is_array(value):
-        reader.fault(place, "a path is a list of names and numbers.")
+        reader.other(place, "a list of names and numbers", value)
         return ()
     for number, step in enumerate(value):
         if isinstance(step, bool) or not isinstance(step, str | int):
-            reader.fault(f"{place}[{number}]", "a step of a path is a name or a number.")
+            reader.other(f"{place}[{number}]", "a name or a number", step)
     return tuple(value)

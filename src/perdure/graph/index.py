@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from perdure.errors import Fault
+from perdure.graph import model
 from perdure.graph.calls import did_you_mean
 from perdure.graph.handles import Handle
 from perdure.graph.itemfailure import ERRORS, ItemFailure
@@ -21,6 +22,9 @@ EdgesByHandle = dict[str, list[Edge]]
 
 MOST_GUESSES = 50
 """For how many types that are not known it is guessed which one was meant: that takes milliseconds for each."""
+
+_MOST_NAMES = 1_000
+"""Among how many nodes it is guessed which one was meant."""
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +56,7 @@ class Index:
         self.successors: list[list[int]] = [[] for _ in graph.nodes]
         self._guesses: dict[str, str] = {}
         """What was meant by types that are not known, if that can be guessed."""
+        self._guesses_at_nodes: dict[str, str] = {}
         self.has_incoming: list[bool] = [False for _ in graph.nodes]
         self._read_inputs()
         self._read_nodes(types)
@@ -117,8 +122,8 @@ class Index:
             if source is None:
                 continue
             if source == target:
-                message = f"Node {edge.source!r} feeds itself, by edge {edge.id!r}."
-                self._fault(edge.source, "self_loop", message, "Remove the edge: a run never goes back.")
+                remedy = "Take that away: a run never goes back."
+                self._fault(edge.source, "self_loop", f"{_subject(edge)} its own node.", remedy)
             else:
                 self.successors[source].append(target)
                 self.has_incoming[target] = True
@@ -132,11 +137,20 @@ class Index:
 
     def _source_faults(self, edge: Edge) -> Iterator[Fault]:
         if edge.source != INPUT:
-            message = f"Edge {edge.id!r} comes from {edge.source!r}, which is not a node."
-            yield Fault(edge.target, "dangling_reference", message, "Add the node, or remove the edge.")
+            guess = self._guess_at_node(edge.source)
+            message = f"{_subject(edge)} {edge.source!r}, which is no node{guess}."
+            yield Fault(edge.target, "dangling_reference", message, "Add the node, or correct what refers to it.")
         elif edge.source_handle not in self.inputs:
-            message = f"Edge {edge.id!r} brings the input {edge.source_handle!r}, which the workflow does not have."
-            yield Fault(edge.target, "dangling_reference", message, "Add it to the inputs, or remove the edge.")
+            message = f"{_subject(edge)} the input {edge.source_handle!r}, which the workflow does not have."
+            yield Fault(
+                edge.target, "dangling_reference", message, "Add it to the inputs, or correct what refers to it."
+            )
+
+    def _guess_at_node(self, node_id: str) -> str:
+        if node_id not in self._guesses_at_nodes and len(self._guesses_at_nodes) < MOST_GUESSES:
+            among = [*self.position, *(["inputs"] if self.inputs else [])][:_MOST_NAMES]
+            self._guesses_at_nodes[node_id] = did_you_mean(node_id, among)
+        return self._guesses_at_nodes.get(node_id, "")
 
     def _fault(self, node: str | None, rule: str, message: str, remedy: str) -> None:
         self.faults.append(Fault(node, rule, message, remedy))
@@ -147,6 +161,21 @@ def outputs_of_type(node_type: NodeType[..., Any]) -> tuple[Handle, ...]:
     if node_type.policy.on_item_error != "collect":
         return node_type.outputs
     return (*node_type.outputs, Handle(name=ERRORS, annotation=ItemFailure))
+
+
+def _subject(edge: Edge) -> str:
+    """Return what an edge brings a value to. Of one whose id nobody chose it is not spoken: the short form knows no edges."""
+    if edge.id.partition("#")[0] != f"{edge.source}.{edge.source_handle}>{edge.target}.{edge.target_handle}":
+        return f"Edge {edge.id!r}, to {edge.target_handle!r} of {edge.target!r}, comes from"
+    if edge.target == OUTPUT:
+        return f"The output {edge.target_handle!r} of the workflow refers to"
+    match edge.target_handle:
+        case model.ORDER:
+            return f"Node {edge.target!r} waits for"
+        case model.CONDITION:
+            return f"A condition of {edge.target!r} refers to"
+        case name:
+            return f"{name!r} of {edge.target!r} refers to"
 
 
 def _guess_at(name: str, types: Iterable[str]) -> str:

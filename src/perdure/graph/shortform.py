@@ -35,7 +35,7 @@ from perdure.errors import NotExpressible
 from perdure.graph.calls import did_you_mean
 from perdure.graph.constants import MAX_DEPTH, is_array, is_object
 from perdure.graph.model import DEFAULT_OUTPUT, INPUT, ORDER, OUTPUT, Edge, EdgeMode, Graph, Input, Node, PathStep
-from perdure.graph.reading import Reader
+from perdure.graph.reading import Reader, nearest_key
 from perdure.graph.templates import REF, TEXT, VALUE, is_mapped, marker_of
 from perdure.graph.wiring import Origin, Text, Wiring, sort_edges
 from perdure.ids import NodeId
@@ -47,6 +47,9 @@ Types = Mapping[str, "NodeType[..., Any]"]
 
 _GRAPH_KEYS = ("name", "inputs", "nodes", "outputs")
 _NODE_KEYS = ("id", "handler", "dependencies", "config", "stage")
+_LIKENESS_OF_HANDLERS = 0.85
+_MOST_LOOKED_AT = 100
+"""In how many nodes a misspelt `handler` is looked for."""
 _INPUTS = "inputs"
 _QUOTED = re.compile(r"'([^']*)'|\"([^\"]*)\"")
 _WORD = re.compile(r"[^\s.\[\]{}'\"]+")
@@ -55,9 +58,15 @@ _NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 
 def is_short(document: dict[str, Any]) -> bool:
-    """Whether a document is in the short form: some node has a `handler`."""
+    """Whether a document is in the short form: some node has a `handler`, or in the place of a type what is almost one."""
     nodes = document.get("nodes")
-    return is_array(nodes) and "edges" not in document and any(is_object(node) and "handler" in node for node in nodes)
+    if not is_array(nodes) or "edges" in document:
+        return False
+    objects = [node for node in nodes if is_object(node)]
+    return any("handler" in node for node in objects) or any(
+        "type" not in node and nearest_key("handler", node, likeness=_LIKENESS_OF_HANDLERS)
+        for node in objects[:_MOST_LOOKED_AT]
+    )
 
 
 def read_short(document: dict[str, Any], types: Types | None, reader: Reader) -> Graph:
@@ -164,8 +173,13 @@ class _ShortReader:
         value = item.get("dependencies")
         if value is None:
             return None
-        if not is_array(value) or not all(isinstance(member, str) and member for member in value):
-            self._reader.fault(f"{place}.dependencies", "this is a list of ids of nodes.")
+        if not is_array(value):
+            self._reader.other(f"{place}.dependencies", "a list of ids of nodes", value)
+            return None
+        wrong = [(number, member) for number, member in enumerate(value) if not isinstance(member, str) or not member]
+        for number, member in wrong:
+            self._reader.other(f"{place}.dependencies[{number}]", "the id of a node", member)
+        if wrong:
             return None
         return list(dict.fromkeys(value))
 

@@ -7,13 +7,13 @@ comes, an order that nobody keeps. Such keys are faults when a graph is given. G
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import Fault, InvalidGraph
 from perdure.graph.model import CONDITION, ORDER, Graph
 from perdure.graph.policy import Policy
+from perdure.graph.reading import bare_key, nearest_key
 from perdure.graph.validate import validate
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 RULE = "unknown_key"
 _MOST_GUESSES = 1_000
 """For how many different keys it is guessed which one was meant: that takes a fraction of a millisecond for each."""
-_LONGEST_GUESSED = 30
 _LEAST_LIKENESS = 0.82
 """Just above that of `state` and `stage`, which a drawing may have beside each other."""
 
@@ -138,15 +137,6 @@ def _remedy_of_option(key: str) -> str | None:
 
 def _meant(key: str, known: Mapping[str, str]) -> str | None:
     """Return the key of ours that a key is almost; None if it is something else."""
-    if len(key) > _LONGEST_GUESSED:
-        return None
-    word = _bare(key)
-    if (ours := _OTHER_WORDS.get(word)) in known:
+    if (ours := _OTHER_WORDS.get(bare_key(key))) in known:
         return ours
-    bare = {_bare(name): name for name in known}
-    close = difflib.get_close_matches(word, bare, n=1, cutoff=_LEAST_LIKENESS)
-    return bare[close[0]] if close else None
-
-
-def _bare(key: str) -> str:
-    return key.lower().replace("_", "").replace("-", "").replace(" ", "")
+    return nearest_key(key, known, likeness=_LEAST_LIKENESS)

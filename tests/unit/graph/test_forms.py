@@ -282,6 +282,40 @@ def test_every_fault_of_a_document_is_listed_with_its_place():
 
 
 @pytest.mark.parametrize(
+    ("document", "told"),
+    [
+        ({"name": "g", "nodes": ["hello"]}, "nodes[0]: this has to be an object, and is a text ('hello')."),
+        ({"name": "g", "nodes": [], "outputs": 7}, "outputs: this has to be an object, and is a number (7)."),
+        ({"name": "g", "nodes": [], "inputs": 7}, "inputs: this has to be a list of objects, and is a number (7)."),
+        ({"name": True, "nodes": []}, "name: this has to be a text that is not empty, and is a truth value (true)."),
+        ({"name": "", "nodes": []}, "name: this has to be a text that is not empty, and is an empty text."),
+        ({"name": None, "nodes": []}, "name: this has to be a text that is not empty, and is null."),
+        ({"name": "g", "nodes": {}}, "nodes: this has to be a list of objects, and is an object."),
+        ({"name": "g", "nodes": [[]]}, "nodes[0]: this has to be an object, and is a list."),
+        (
+            {"name": "g", "nodes": [{"id": "a", "typ": "t"}]},
+            "nodes[0]: 'type' is missing. If 'typ' is meant to be it, correct it.",
+        ),
+        (
+            {"name": "g", "nodes": [{"id": "a", "hander": "t"}]},
+            "nodes[0]: 'handler' is missing. If 'hander' is meant to be it, correct it.",
+        ),
+        ({"name": "g", "node": []}, "document: 'nodes' is missing. If 'node' is meant to be it, correct it."),
+        ({"name": "g", "nodes": [{"id": "a"}]}, "nodes[0]: 'type' is missing."),
+        (
+            {"name": "g", "nodes": [{"id": "a", "type": "t", "join": "x" * 99}]},
+            f"nodes[0].join: this has to be one of zip, latest, and is a text ('{'x' * 39}…').",
+        ),
+    ],
+)
+def test_faults_say_what_is_wanted_and_what_is_there(document: dict[str, Any], told: str):
+    with pytest.raises(UnreadableGraph) as caught:
+        graph_from_json(document)
+
+    assert [str(fault) for fault in caught.value.faults] == [told]
+
+
+@pytest.mark.parametrize(
     ("text", "place", "words"),
     [
         ('{"name": "g",\n  "nodes": [}', "line 2, column 13", "not JSON"),
@@ -295,7 +329,7 @@ def test_every_fault_of_a_document_is_listed_with_its_place():
         ('{"name": "g", "nodes": [], "\\ud800": 1}', "document", "surrogate"),
         ('{"name": "g", "nodes": [], "x": ' + "[" * 150 + "]" * 150 + "}", "x" + "[0]" * 100, "deeper than 100"),
         ('{"name": ' + "[" * 100_000, "document", "deeper than 100"),
-        ("[]", "document", "a graph is an object"),
+        ("[]", "document", "an object with a name and nodes, and is"),
         ("[1", "line 1, column 3", "not JSON"),
         ("{}", "document", "'name' is missing"),
     ],
@@ -324,8 +358,8 @@ def test_json_that_is_no_graph(text: str, place: str, words: str):
         ("name: g\nnodes: []\nx: " + "[" * 150 + "]" * 150, "line 3, column 103", "deeper than 100"),
         ("name: g\nnodes: []\nx: " + "9" * 5000, "x", "64 bits"),
         ("name: g\nnodes: " + "[" * 50_000, "line 2, column 107", "deeper than 100"),
-        ("just text", "document", "a graph is an object"),
-        ("", "document", "a graph is an object"),
+        ("just text", "document", "an object with a name and nodes, and is"),
+        ("", "document", "an object with a name and nodes, and is"),
         ("\x00", "document", "not YAML"),
         ("a:\n\t- b", "line 2, column 1", "not YAML"),
         ("%YAML 9.9\n---\na: b", "line 1, column 1", "not YAML"),

@@ -264,7 +264,7 @@ def test_a_stream_is_read_as_one_where_the_types_say_so():
         ({"config": {"value": "{{ a }}"}, "dependencies": []}, "nodes[0].config", "not among the dependencies"),
         ({"config": 3}, "nodes[0].config", "an object"),
         ({"dependencies": "a"}, "nodes[0].dependencies", "a list of ids"),
-        ({"dependencies": ["a", 3]}, "nodes[0].dependencies", "a list of ids"),
+        ({"dependencies": ["a", 3]}, "nodes[0].dependencies[1]", "the id of a node, and is a number (3)"),
         ({"type": "x"}, "nodes[0].type", "keep one"),
         ({"id": "inputs"}, "nodes[0].id", "rename the node"),
         ({"handler": 3}, "nodes[0].handler", "a text"),
@@ -294,6 +294,39 @@ def test_unknown_nodes_are_found_by_validation():
     document = {"name": "g", "nodes": [{"id": "b", "handler": "pages.any", "config": {"value": "{{ ghost.x }}"}}]}
 
     assert [fault.rule for fault in validate(graph_from_json(document), TYPES)] == ["dangling_reference"]
+
+
+def test_faults_of_validation_speak_of_what_was_written_and_not_of_edges():
+    document = {
+        "name": "g",
+        "inputs": [],
+        "nodes": [
+            {"id": "c", "handler": "pages.any", "config": {"value": "{{ nope }}"}},
+            {"id": "d", "handler": "pages.any", "dependencies": ["cc"]},
+            {"id": "e", "handler": "pages.any", "config": {"value": "{{ e.x }}"}},
+        ],
+        "outputs": {"o": "{{ foo }}", "p": "{{ inputs.z }}"},
+    }
+
+    faults = validate(graph_from_json(document, TYPES), TYPES)
+
+    assert [fault.message for fault in faults] == [
+        "'value' of 'c' refers to 'nope', which is no node.",
+        "Node 'd' waits for 'cc', which is no node (did you mean 'c'?).",
+        "'value' of 'e' refers to its own node.",
+        "The output 'o' of the workflow refers to 'foo', which is no node.",
+        "The output 'p' of the workflow refers to the input 'z', which the workflow does not have.",
+    ]
+    assert not any("edge" in fault.remedy for fault in faults)
+
+
+def test_an_edge_that_has_an_id_of_its_own_is_named():
+    edge = {"id": "mine", "source": "nope", "target": "c", "targetHandle": "value"}
+    document = {"name": "g", "nodes": [{"id": "c", "type": "pages.any"}], "edges": [edge]}
+
+    (fault,) = validate(graph_from_json(document), TYPES)
+
+    assert fault.message == "Edge 'mine', to 'value' of 'c', comes from 'nope', which is no node."
 
 
 def test_what_has_no_words_is_refused_with_all_reasons():
