@@ -8,11 +8,15 @@ import shlex
 import signal
 import sqlite3
 import subprocess
+import sys
 import time
 from contextlib import closing
+from io import StringIO
+from pathlib import Path
 
 import pytest
 
+from perdure.cli.terminal import require_readers
 from tests.cli.conftest import PERDURE, Cli, read_until
 
 pytestmark = pytest.mark.slow
@@ -164,6 +168,51 @@ def test_who_follows_a_run_that_does_not_end_ends_when_nobody_reads(cli: Cli, op
     done = in_a_shell(cli, f"events r1 --follow{options} | head -1; echo ${{PIPESTATUS[0]}}", most_seconds=20)
 
     assert (len(done.stdout.splitlines()), done.stdout.splitlines()[-1], done.stderr) == (2, "0", "")
+
+
+RESTING = """
+from perdure import Context, node, workflow
+
+@node
+async def approve(ctx: Context) -> bool:
+    ctx.log.info("about to ask")
+    return await ctx.ask("Publish this?", schema=bool)
+
+@workflow
+def resting() -> bool:
+    return approve()
+"""
+
+
+@pytest.mark.parametrize("command", ["events r1 -f", "events r1 --json -f", "logs r1 -f", "logs r1 -f --json"])
+def test_commands_that_follow_a_run_that_rests_end_when_nobody_reads_any_more(cli: Cli, command: str):
+    cli.write("flow.py", RESTING)
+    assert cli("run", "flow.py", "--run-id", "r1").returncode == 3
+    process = cli.start(*command.split())
+    assert process.stdout is not None
+    process.stdout.readline()
+    assert process.stderr is not None
+    process.stderr.readline()  # it has told that it waits, and will print nothing more
+
+    process.stdout.close()
+
+    assert process.wait(timeout=30) == 0
+    assert "Traceback" not in process.stderr.read()
+
+
+def test_only_pipes_have_readers_that_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    reading, writing = os.pipe()
+    terminal, inner = pty.openpty()
+    os.close(terminal)
+    with open(writing, "w") as pipe, open(inner, "w") as closed, (tmp_path / "log").open("w") as log:
+        for output in (pipe, closed, log, StringIO(), None):
+            monkeypatch.setattr(sys, "stdout", output)
+            require_readers()
+
+        os.close(reading)
+        monkeypatch.setattr(sys, "stdout", pipe)
+        with pytest.raises(BrokenPipeError):
+            require_readers()
 
 
 def test_commands_that_check_or_do_something_end_with_their_own_code_whoever_reads(talked: Cli):

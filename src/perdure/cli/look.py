@@ -14,7 +14,7 @@ from perdure.cli.marks import RUN_MARKS, painted, words_of
 from perdure.cli.options import Place, WholeNumber, awaited, json_option, print_json, print_json_line, store_option
 from perdure.cli.results import next_steps
 from perdure.cli.stores import holding, opened
-from perdure.cli.terminal import Paper, Pen, paper
+from perdure.cli.terminal import Paper, Pen, paper, require_readers
 from perdure.cli.waits import what_is_awaited
 from perdure.cli.words import cells, counted, day_and_time, duration, fitted, padded, plain, time_of_day, waking
 from perdure.clock import SystemClock
@@ -299,6 +299,7 @@ async def _follow_events(
         if clock.monotonic() - unfolded_at >= UNFOLD_SECONDS:
             unfolded_at = clock.monotonic()
             _print_lines(folding.flush())
+        require_readers()
         await waiting.tell()
 
     async for entry in follow_events(store, run_id, after=after, on_wait=wait):
@@ -355,6 +356,7 @@ async def _follow_logs(store: Store, run_id: RunId, waiting: _Waiting) -> AsyncI
             after = number
         if has_ended:
             return
+        require_readers()
         await waiting.tell()
         await store.wait_for_news(NEWS_SECONDS)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import select
 import shutil
+import stat
 import sys
 from typing import TextIO
 
@@ -66,3 +69,21 @@ def paper(stream: TextIO | None = None) -> Paper:
     colours = is_terminal and not is_dumb and not os.environ.get("NO_COLOR")
     width = shutil.get_terminal_size((WIDTH_OF_A_PIPE, 24)).columns
     return Paper(width=min(max(width, LEAST_WIDTH), MOST_WIDTH), pen=Pen(colours), is_live=is_terminal and not is_dumb)
+
+
+def require_readers() -> None:
+    """Raise BrokenPipeError if whoever read standard output through a pipe has left. Whoever only waits would not come to know.
+
+    Nothing is written to find out. Files and terminals have no readers of whom this can be asked.
+    """
+    try:
+        output = sys.stdout.fileno()
+        mode = os.fstat(output).st_mode
+    except (AttributeError, OSError, ValueError):
+        return  # there is none
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+        return
+    poll = select.poll()
+    poll.register(output, 0)  # what is wrong with it is always told
+    if any(found & (select.POLLERR | select.POLLHUP) for _, found in poll.poll(0)):
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
