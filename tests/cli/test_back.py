@@ -390,3 +390,70 @@ def flow(code: str, n: int = 1, day: date = date(2026, 1, 31)) -> str:
     assert jumped.stdout.endswith("'true' 3 2028\n"), jumped.stderr
     assert told.returncode == 2
     assert "'n':" in told.stderr
+
+
+SLOW = """
+import os, time
+from perdure import node, workflow
+
+@node
+def first() -> int:
+    print("first")
+    return 1
+
+@node
+def wait(x: int) -> int:
+    while not os.path.exists("open"):
+        time.sleep(0.01)
+    return x + 1
+
+@workflow(timeout=0.3)
+def slow() -> int:
+    return wait(first())
+"""
+
+
+@pytest.fixture
+def too_slow(cli: Cli) -> Cli:
+    """A run that has taken too long, and would not any more."""
+    cli.write("flow.py", SLOW)
+    cli("run", "flow.py", "--run-id", "tmo")
+    cli.write("open", "")
+    return cli
+
+
+def test_a_run_that_took_too_long_says_how_it_is_given_more_time(too_slow: Cli):
+    shown = too_slow("show", "tmo").stdout
+
+    assert "and more time: perdure fork tmo --timeout SECONDS" in shown
+    assert "with 0.3 s as before: perdure retry tmo" in shown
+
+
+@pytest.mark.parametrize(("timeout", "settings"), [("60", {"timeout_seconds": 60.0}), ("none", {})])
+def test_a_fork_may_be_driven_for_longer_than_the_run(too_slow: Cli, timeout: str, settings: dict[str, float]):
+    done = too_slow("fork", "tmo", "--run-id", "more", "--timeout", timeout)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("2\n")
+    assert "first started" not in done.stdout
+    assert too_slow.json("events", "more")[0].get("settings", {}) == settings
+    again = too_slow("fork", "tmo", "--run-id", "more", "--timeout", "7")
+    assert again.returncode == 0
+    assert "run more is there and keeps the settings that it was started with: --timeout stays" in again.stderr
+
+
+@pytest.mark.parametrize("timeout", ["0", "-1", "soon", "inf", "nan"])
+def test_a_fork_is_given_no_timeout_that_is_none(too_slow: Cli, timeout: str):
+    done = too_slow("fork", "tmo", "--timeout", timeout)
+
+    assert done.returncode == 2
+    assert "--timeout" in done.stderr
+    assert len(too_slow.json("list")) == 1
+
+
+def test_a_run_that_is_there_says_which_settings_it_keeps(too_slow: Cli):
+    done = too_slow("run", "flow.py", "--run-id", "tmo", "--timeout", "30", "--on-failure", "stop")
+
+    assert done.returncode == 1
+    assert "--timeout stays 0.3. `perdure fork tmo --timeout SECONDS`" in done.stderr
+    assert "--on-failure" not in done.stderr

@@ -469,3 +469,21 @@ async def test_a_stream_that_runs_beside_one_of_which_somebody_says_what_it_gave
         async with asyncio.timeout(20):
             assert await run.result() == {"a": [1, 2], "b": [7, 8]}
         await assert_whole(engine, run)
+
+
+@pytest.mark.parametrize(("timeout", "seconds"), [(60, 60.0), (timedelta(minutes=1), 60.0), (None, None)])
+async def test_a_fork_has_the_timeout_that_it_is_given(
+    store_url: str, timeout: float | timedelta | None, seconds: float | None
+) -> None:
+    async with Engine(store_url) as engine:
+        run = await engine.start(fork_chain, x=0, timeout=30, on_failure="finish")
+        await run.result()
+
+        fork, same = await run.fork(timeout=timeout), await run.fork()
+        settings = (await fork.state()).settings
+
+        assert (settings.timeout_seconds, settings.on_failure) == (seconds, "finish")
+        assert (await same.state()).settings.timeout_seconds == 30
+        with pytest.raises(ValueError, match="timeout=0 is no time above zero"):
+            await run.fork(timeout=0)
+        await assert_whole(engine, fork)

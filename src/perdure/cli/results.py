@@ -29,6 +29,7 @@ from perdure.cli.words import (
     value_text,
 )
 from perdure.graph.model import DEFAULT_OUTPUT
+from perdure.journal.decide import RUN_TIMEOUT
 from perdure.journal.events import Encoded, ErrorClass, ErrorRecord
 from perdure.journal.resting import IN_DOUBT
 from perdure.journal.states import MOVING, RunState, RunStatus
@@ -188,7 +189,7 @@ def next_steps(
         case RunStatus.FAILED:
             yield _step(pen, "what happened", place.command("events", run.run_id))
             yield _step(pen, "what its nodes logged", place.command("logs", run.run_id))
-            yield _step(pen, "try again what has failed", place.command("retry", run.run_id))
+            yield from _how_to_try_again(run, place, pen)
             yield _step(pen, "start it again, from the beginning", start_again(run, place))
         case RunStatus.QUARANTINED:
             yield _step(pen, "what happened", place.command("events", run.run_id))
@@ -215,6 +216,16 @@ def next_steps(
         case _:
             yield _step(pen, "continue", resume)
             yield _step(pen, "give up", place.command("cancel", run.run_id))
+
+
+def _how_to_try_again(run: RunState, place: Place, pen: Pen) -> Iterator[str]:
+    limit, retry = run.settings.timeout_seconds, place.command("retry", run.run_id)
+    if run.error is None or run.error.type != RUN_TIMEOUT or limit is None:
+        yield _step(pen, "try again what has failed", retry)
+        return
+    fork = place.command("fork", run.run_id, "--timeout", "SECONDS")
+    yield _step(pen, "begin another run with what this one has done, and more time", fork)
+    yield _step(pen, f"try again what was stopped, with {limit:g} s as before", retry)
 
 
 def final_word(run: RunState) -> str:

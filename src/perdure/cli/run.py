@@ -213,9 +213,33 @@ async def _start(wish: Wish, place: Place, *, stay: bool, as_json: bool) -> Ende
             timeout=wish.timeout,
             checkpoint_every=wish.checkpoint_every,
         )
+        wished = {"durability": wish.durability, "on_failure": wish.on_failure, "timeout_seconds": wish.timeout}
+        wished["checkpoint_every_seconds"] = wish.checkpoint_every
+        given = {name: value for name, value in wished.items() if value is not None}
+        if before is not None:
+            warn_of_kept_settings(before, place, **given)
         is_new = before is None or engine.driver_of(run.run_id) is not None
         known = 0 if is_new else (await run.load()).run.last_seq
         return await attend(engine, run.run_id, place, before, as_json=as_json, known=known, stay=stay)
+
+
+def warn_of_kept_settings(there: RunState, place: Place, **wished: Any) -> None:
+    """Say which settings a run has not been given, because it is there and keeps those that it was started with."""
+    for name, value in wished.items():
+        kept = getattr(there.settings, name)
+        if value == kept:
+            continue
+        option = "--" + name.removesuffix("_seconds").replace("_", "-")
+        told = "none" if kept is None else f"{kept:g}" if isinstance(kept, float | int) else kept
+        remedy = ""
+        if name == "timeout_seconds":
+            fork = place.command("fork", there.run_id, option, "SECONDS")
+            remedy = f" `{fork}` begins another run with what this one has done."
+        click.echo(
+            f"perdure: run {plain(there.run_id)} is there and keeps the settings that it was started with: "
+            f"{option} stays {told}.{remedy}",
+            err=True,
+        )
 
 
 async def prepare(

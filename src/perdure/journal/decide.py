@@ -22,6 +22,8 @@ from perdure.journal.states import (
 from perdure.journal.streaming import is_generator
 from perdure.journal.switching import Switching
 
+RUN_TIMEOUT = "RunTimeout"
+"""The type of the error of a run that was driven for longer than it may be."""
 RESOURCE_RETRIES = 2
 """An attempt that ran out of memory is tried again this often even where no retries were asked for."""
 
@@ -98,7 +100,7 @@ class Decider(Forking, Mending, Switching, Checkpointing):
         """The run has taken longer than it was given."""
         seconds = self.projection.run.settings.timeout_seconds
         error = e.ErrorRecord(
-            error_class=e.ErrorClass.UNKNOWN, type="RunTimeout", message=f"the run took longer than {seconds:g} s"
+            error_class=e.ErrorClass.UNKNOWN, type=RUN_TIMEOUT, message=f"the run took longer than {seconds:g} s"
         )
         self._fail(None, error, at)
 

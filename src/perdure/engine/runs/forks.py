@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,10 +16,11 @@ from perdure.engine.starting.inputs import check_inputs, stream_inputs
 from perdure.engine.stored.past import stored_at
 from perdure.errors import CannotContinue, RunNotFound, TypesMissing
 from perdure.graph.declare import declared_workflows
+from perdure.graph.policy import duration, is_duration
 from perdure.graph.writing import content_hash
 from perdure.ids import RunId, Seq
 from perdure.journal.compatible import differing_nodes
-from perdure.journal.events import Encoded, Origin, RunCreated
+from perdure.journal.events import Encoded, Origin, RunCreated, RunSettings
 from perdure.journal.forking import Taken, taken_over
 from perdure.journal.projection import Projection
 from perdure.journal.states import RunState
@@ -39,18 +41,20 @@ class Forks(Restores):
         at: str | int | None = None,
         inputs: Mapping[str, Any] | None = None,
         version: int | None = None,
+        timeout: float | timedelta | msgspec.UnsetType | None = msgspec.UNSET,
     ) -> Run[Any]:
         """Begin another run, which takes over what this one has done, and return it. This one stays as it is, and may move
         meanwhile.
 
         Nodes that are completed here do not run there; everything else begins. `at` is a checkpoint or the number of an event:
         what was done later is not taken over. With other `inputs`, by name, neither is what depends on them; with another saved
-        `version` of the workflow, neither are nodes that differ there, and what depends on them. It has the settings of this one.
-        Idempotent by `run_id`, as `engine.start` is: a run of that id that was begun otherwise raises RunIdTaken.
+        `version` of the workflow, neither are nodes that differ there, and what depends on them. It has the settings of this one,
+        but for a `timeout` that is given: None is no limit. Idempotent by `run_id`, as `engine.start` is: a run of that id that
+        was begun otherwise raises RunIdTaken.
 
-        Raises WrongInputs, PlaceNotFound, VersionNotFound, CannotContinue if what the run followed at that place is not there,
-        TypesMissing if code of nodes is not here, BlobMissing if a value that it would take over is gone, and LogNotWhole for a
-        place of a run with `journal="audit"`.
+        Raises ValueError for a timeout that is none, WrongInputs, PlaceNotFound, VersionNotFound, CannotContinue if what the run
+        followed at that place is not there, TypesMissing if code of nodes is not here, BlobMissing if a value that it would take
+        over is gone, and LogNotWhole for a place of a run with `journal="audit"`.
         """
         chosen = chosen_run_id(self._engine.chance.new_id() if run_id is None else run_id)
         place = await self._place_of(chosen) if at is None and run_id is not None else at
@@ -58,7 +62,8 @@ class Forks(Restores):
         prepared = await self._prepared_on(stored.run, stored.run.version if version is None else version)
         if prepared.missing:
             raise TypesMissing(self.run_id, prepared.missing.types, workflows=prepared.missing.workflows)
-        created, blobs = await self._created(stored.run, prepared, inputs or {})
+        settings = _with_timeout(stored.run.settings, timeout)
+        created, blobs = await self._created(stored.run, prepared, inputs or {}, settings)
         changed = [name for name, value in created.inputs.items() if stored.run.inputs.get(name) != value]
         own = await self._engine.prepared(stored.run)
         if place is not None and content_hash(own.graph) != stored.run.graph_hash:
@@ -101,7 +106,7 @@ class Forks(Restores):
         return None
 
     async def _created(
-        self, run: RunState, prepared: Prepared, wished: Mapping[str, Any]
+        self, run: RunState, prepared: Prepared, wished: Mapping[str, Any], settings: RunSettings
     ) -> tuple[RunCreated, tuple[BlobUse, ...]]:
         values = self._engine.values
         declared = declared_workflows().get(run.workflow)
@@ -112,7 +117,7 @@ class Forks(Restores):
         given = check_inputs(prepared.graph, annotations, {**known, **wished})
         others = {name: value for name, value in given.items() if name not in unchanged}
         encoded, blobs = await values.pack_all(others, where=f"inputs of workflow {run.workflow!r}")
-        created = creation(prepared, given, {**unchanged, **encoded}, run.settings, project_id=run.project_id)
+        created = creation(prepared, given, {**unchanged, **encoded}, settings, project_id=run.project_id)
         origin = Origin(run_id=self.run_id, seq=run.last_seq)
         return msgspec.structs.replace(created, source=run.source, forked_from=origin), tuple(blobs)
 
@@ -126,3 +131,15 @@ class Forks(Restores):
         for ref in refs:
             await values.blobs.refresh(ref.digest, ref.size)
         return tuple(BlobUse(digest=ref.digest, size=ref.size) for ref in refs)
+
+
+def _with_timeout(settings: RunSettings, timeout: float | timedelta | msgspec.UnsetType | None) -> RunSettings:
+    if timeout is msgspec.UNSET:
+        return settings
+    if timeout is None:
+        return msgspec.structs.replace(settings, timeout_seconds=None)
+    if not is_duration(timeout, above=timedelta(0)):
+        raise ValueError(
+            f"timeout={timeout!r} is no time above zero, in seconds or as a timedelta, nor None for no limit"
+        )
+    return msgspec.structs.replace(settings, timeout_seconds=duration(timeout).total_seconds())
