@@ -157,6 +157,21 @@ class Dealer:
 dealer = node(Dealer)
 
 
+class Translator:
+    language: str = "German"
+
+    def run(self, word: str) -> str:
+        return {"lamp": "Lampe"}.get(word, word) if self.language == "German" else word
+
+
+translated = node(retries=3)(Translator)
+
+
+@workflow
+def translations(word: str) -> list[str]:
+    return [translated(word), translated(word, language="English")]
+
+
 @workflow
 def digest(url: str) -> str:
     parts = collect(summarize.map(paragraphs(fetch(url))))
@@ -217,6 +232,8 @@ def check_types() -> None:
     assert_type(digest.options(run_id="a", store="sqlite:///a.db").run("a"), str)
     assert_type(summarizer("a"), str)
     assert_type(splitter("a"), Stream[str])
+    assert_type(translated("a", language="English"), str)
+    assert_type(translations.run(word="a"), list[str])
     assert_type(deal([1]), Stream[Halves])
     assert_type(deal([1]).left, Stream[Any])
     assert_type(halve.map([[1]]).left, Stream[Any])

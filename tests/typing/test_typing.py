@@ -53,3 +53,11 @@ def test_the_good_file_is_also_right_when_it_runs():
     assert [made.id for made in good.digest.graph.nodes] == ["fetch", "paragraphs", "summarize", "approve", "publish"]
     assert len(good.everything.graph.nodes) == 21
     assert len(good.named_streams.graph.nodes) == 11
+    assert [made.id for made in good.translations.graph.nodes] == ["Translator", "Translator_2"]
+
+
+def test_what_the_docs_say_of_classes_under_mypy_is_in_the_good_file():
+    told = (ROOT / "docs/nodes.md").read_text()
+    example = told[told.index("class Translator:") : told.index("if __name__", told.index("class Translator:"))]
+
+    assert example.strip() in (ROOT / "tests/typing/good.py").read_text()
