@@ -5,21 +5,51 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import re
 import select
 import signal
 import struct
 import subprocess
+import sys
 import termios
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from io import StringIO
 
 import pytest
+from rich.console import Console
+from rich.text import Text
 
+from perdure.cli.live import Picture
+from perdure.cli.watch import Watch
+from perdure.ids import RunId
 from tests.cli.conftest import GATED, PERDURE, Cli
 
 pytestmark = pytest.mark.slow
 
 DEADLINE_SECONDS = 30
+SHOW_CURSOR, HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"
+_PIECES = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])|(\r)|(\n)|([^\x1b\r\n]+)")
+
+
+def replayed(raw: str) -> list[str]:
+    """Return the lines that are to be seen when all of this has been written to a terminal that is high enough."""
+    lines, row, column = [""], 0, 0
+    for number, command, back, down, text in _PIECES.findall(raw):
+        if command == "A":
+            row = max(0, row - int(number or 1))
+        elif command == "K":
+            lines[row] = "" if number == "2" else lines[row][:column]
+        elif back:
+            column = 0
+        elif down:
+            row += 1
+            lines += [""] * (row + 1 - len(lines))
+        elif text:
+            lines[row] = lines[row].ljust(column)[:column] + text + lines[row][column + len(text) :]
+            column += len(text)
+    return lines
 
 
 class Screen:
@@ -50,6 +80,11 @@ class Screen:
             if not self._read():
                 break
         assert text in self.text, self.text
+
+    @property
+    def has_cursor(self) -> bool:
+        """Whether the cursor is to be seen."""
+        return self.text.rfind(SHOW_CURSOR) >= self.text.rfind(HIDE_CURSOR)
 
     def close(self) -> int:
         """Read to the end and return the exit code."""
@@ -82,8 +117,7 @@ def test_a_terminal_shows_the_run_as_it_goes_on(cli: Cli):
     exit_code = screen.close()
 
     assert exit_code == 0
-    assert "\x1b[?25l" in screen.text  # the cursor is hidden,
-    assert screen.text.rindex("\x1b[?25h") > screen.text.rindex("\x1b[?25l")  # and comes back
+    assert screen.has_cursor
     assert "\x1b[32m" in screen.text
     end = screen.text[screen.text.rindex("3 of 3 nodes") :]
     assert "completed in" in end
@@ -139,6 +173,65 @@ def test_what_bodies_print_stands_above_the_picture(cli: Cli):
     assert screen.text.count("from the body") == 1
 
 
+PRINTS = """
+import sys
+from perdure import node, workflow
+
+@node
+def talk() -> int:
+    print("FIRST LINE")
+    print("SECOND LINE", file=sys.stderr)
+    return 1
+
+@workflow
+def talking() -> int:
+    return talk()
+"""
+
+
+def test_what_a_body_prints_at_once_is_never_erased(cli: Cli):
+    cli.write("flow.py", PRINTS)
+
+    for number in range(10):
+        screen = Screen(cli, "run", "flow.py", "--run-id", f"r{number}")
+        assert screen.close() == 0
+        lines = replayed(screen.text)
+        assert [lines.count(told) for told in ("FIRST LINE", "SECOND LINE")] == [1, 1], lines
+
+
+class TwoLines(Picture):
+    """A picture that is always the same."""
+
+    def lines(self, watch: Watch) -> Iterator[Text]:
+        yield Text("one")
+        yield Text("two")
+
+
+def test_nothing_is_drawn_while_a_body_prints(monkeypatch: pytest.MonkeyPatch):
+    written = StringIO()
+    monkeypatch.setattr(sys, "stdout", StringIO())
+    monkeypatch.setattr(sys, "stderr", StringIO())
+    outputs = sys.stdout, sys.stderr
+    picture = TwoLines(Console(file=written, force_terminal=True, width=80, height=30, color_system=None))
+    watch = Watch(RunId("r"), (), known=0)
+
+    def talk(name: str) -> None:
+        for number in range(200):
+            sys.stdout.write(f"{name} {number}\n")  # print writes twice, and others may come between
+
+    with ThreadPoolExecutor(2) as bodies:
+        talking = [bodies.submit(talk, name) for name in ("a", "b")]
+        while not all(body.done() for body in talking):
+            picture.draw(watch)
+    print("no end of line", end="")
+    picture.close()
+
+    told = [line for line in replayed(written.getvalue().replace("\n", "\r\n")) if line]
+    assert sorted(told[:-3]) == sorted(f"{name} {number}" for name in ("a", "b") for number in range(200))
+    assert told[-3:] == ["no end of line", "one", "two"]
+    assert (sys.stdout, sys.stderr) == outputs
+
+
 @pytest.mark.parametrize("times", [1, 2])
 def test_ctrl_c_gives_the_terminal_back(cli: Cli, times: int):
     cli.write("flow.py", GATED)
@@ -154,7 +247,7 @@ def test_ctrl_c_gives_the_terminal_back(cli: Cli, times: int):
     exit_code = screen.close()
 
     assert exit_code == 130
-    assert screen.text.rindex("\x1b[?25h") > screen.text.rindex("\x1b[?25l")
+    assert screen.has_cursor
     assert "perdure resume r1" in screen.text
 
 

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import itertools
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TextIO, cast
 
 from rich.console import Console, Group
+from rich.file_proxy import FileProxy
 from rich.live import Live
 from rich.text import Text
 
@@ -56,8 +59,16 @@ class Picture:
         self._forecast = Forecast(self._clock)
         self._notice = ""
         self._turn = 0
-        self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
-        self._live.start()
+        self._lock = threading.RLock()
+        self._live = Live(
+            console=self._console,
+            auto_refresh=False,
+            vertical_overflow="crop",
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._prints: list[_Above] = []
+        self._start()
 
     def begin(self) -> None:
         pass
@@ -67,15 +78,28 @@ class Picture:
 
     def draw(self, watch: Watch) -> None:
         self._turn += 1
-        self._live.update(Group(*self.lines(watch)), refresh=True)
+        picture = Group(*self.lines(watch))
+        with self._lock:
+            self._live.update(picture, refresh=True)
 
     def stopping(self, watch: Watch) -> None:
         self._notice = stopping_text(watch)
         self.draw(watch)
 
     def close(self) -> None:
-        self._live.stop()
+        with self._lock:
+            for stream in self._prints:
+                stream.flush()  # what has no end of line yet
+            self._live.stop()
+            sys.stdout, sys.stderr = map(_Above.unwrapped, (sys.stdout, sys.stderr))
         sys.stdout.flush()
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._console.is_terminal:
+                self._prints = [_Above(self._console, stream, self._lock) for stream in (sys.stdout, sys.stderr)]
+                sys.stdout, sys.stderr = (cast("TextIO", stream) for stream in self._prints)
+            self._live.start()
 
     def lines(self, watch: Watch) -> Iterator[Text]:
         """Yield the picture as it is at this moment."""
@@ -171,6 +195,28 @@ class Picture:
         line.truncate(self._console.width, overflow="ellipsis")
         line.no_wrap = True
         return line
+
+
+class _Above(FileProxy):
+    """Prints above the picture. Nothing is drawn meanwhile: what is printed where the picture has just come is erased with it."""
+
+    def __init__(self, console: Console, stream: TextIO, lock: threading.RLock) -> None:
+        super().__init__(console, stream)
+        self._lock = lock
+
+    def write(self, text: str) -> int:
+        with self._lock:
+            super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._lock:
+            super().flush()
+
+    @staticmethod
+    def unwrapped(stream: TextIO) -> TextIO:
+        """Return what a stream was before; itself if somebody has put something else in its place."""
+        return cast("TextIO", stream.rich_proxied_file) if isinstance(stream, _Above) else stream
 
 
 class _Table:
