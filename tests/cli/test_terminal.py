@@ -232,6 +232,17 @@ def test_nothing_is_drawn_while_a_body_prints(monkeypatch: pytest.MonkeyPatch):
     assert (sys.stdout, sys.stderr) == outputs
 
 
+def test_a_terminal_has_its_cursor_whenever_a_process_is_killed(cli: Cli):
+    cli.write("flow.py", GATED)
+    screen = Screen(cli, "run", "flow.py", "--run-id", "r1")
+    screen.read_until("1 of 3 nodes")
+
+    screen.process.kill()
+    screen.close()
+
+    assert screen.has_cursor
+
+
 @pytest.mark.parametrize("times", [1, 2])
 def test_ctrl_c_gives_the_terminal_back(cli: Cli, times: int):
     cli.write("flow.py", GATED)

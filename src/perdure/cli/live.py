@@ -99,7 +99,9 @@ class Picture:
             if self._console.is_terminal:
                 self._prints = [_Above(self._console, stream, self._lock) for stream in (sys.stdout, sys.stderr)]
                 sys.stdout, sys.stderr = (cast("TextIO", stream) for stream in self._prints)
-            self._live.start()
+            with self._console:
+                self._live.start()
+                self._console.show_cursor()  # whoever is killed cannot do that any more
 
     def lines(self, watch: Watch) -> Iterator[Text]:
         """Yield the picture as it is at this moment."""
