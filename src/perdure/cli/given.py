@@ -16,6 +16,7 @@ from perdure.cli.program import Program
 from perdure.engine.starting.inputs import check_inputs
 from perdure.errors import WrongInputs
 from perdure.graph.constants import check_constant, from_json, is_schema_compatible, schema_of
+from perdure.graph.fields import unknown_fields
 from perdure.graph.model import Graph
 
 STANDARD_INPUT = "-"
@@ -70,6 +71,8 @@ def value_of(option: str, text: str | None) -> Any:
         raise click.UsageError(f"{option} is not JSON: {error}. If it is a text, quote it: {option} {quoted}") from None
 
 
+_WITHOUT_FIELDS = (bool, int, float, str, type(None))
+
 Fits = Callable[[str, Any], bool]
 """Whether a value may be what the input of this name takes."""
 
@@ -102,11 +105,21 @@ def _by_name(pairs: Sequence[str]) -> dict[str, str]:
 
 def _value(text: str, annotation: Any, fits: Callable[[Any], bool]) -> Any:
     try:
-        value = from_json(text.encode(), annotation)
+        value = _read(text.encode(), annotation)
     except ValueError:
         # Where neither fits, the value as JSON makes for the better complaint.
         return text if fits(text) else _plain_or_text(text)
     return value if fits(value) or not fits(text) else text
+
+
+def _read(text: bytes, annotation: Any) -> Any:
+    """Return what a JSON text stands for. What has fields that its class has not stays as JSON has it, so that whoever checks the
+    inputs sees them."""
+    value = from_json(text, annotation)
+    if type(value) in _WITHOUT_FIELDS:
+        return value
+    plain = msgspec.json.decode(text)
+    return plain if unknown_fields(plain, annotation) else value
 
 
 def _plain_or_text(text: str) -> Any:
@@ -118,7 +131,7 @@ def _plain_or_text(text: str) -> Any:
 
 def _json_or_plain(text: msgspec.Raw, annotation: Any) -> Any:
     try:
-        return from_json(bytes(text), annotation)
+        return _read(bytes(text), annotation)
     except ValueError:  # what is wrong is told by whoever checks the inputs
         return msgspec.json.decode(text)
 

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-from perdure.graph.constants import from_constant, schema_of, to_constant
+from perdure.graph.constants import from_constant, to_constant
+from perdure.graph.fields import outside_schema_of
 
 NOT_GIVEN: Final = msgspec.UNSET
 """Where None is a value like any other."""
@@ -50,7 +51,7 @@ def answers(schema: Any, choices: Sequence[Any] | None, default: Any, deadline: 
         raise ValueError(f"the default {default!r} is none of the choices")
     if answer is not NOT_GIVEN and deadline is None:
         raise ValueError("a default answer needs a deadline, after which it is taken")
-    return Answers(schema=schema_of(annotation), choices=options, default=answer)
+    return Answers(schema=outside_schema_of(annotation), choices=options, default=answer)
 
 
 def text(given: Any, what: str) -> str:

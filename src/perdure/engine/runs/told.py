@@ -34,6 +34,7 @@ from perdure.errors import (
     RunNotFound,
     WaitNotFound,
 )
+from perdure.graph.fields import worded
 from perdure.graph.model import Graph
 from perdure.graph.questions import text
 from perdure.ids import ROOT_BRANCH, CommandId, RunId
@@ -149,7 +150,8 @@ class Told:
             )
         plain, problems = checked_answer(wait, value)
         if problems:
-            raise AnswerRefused(self.run_id, interaction_id, problems)
+            schema = {} if wait.question is None else wait.question.schema
+            raise AnswerRefused(self.run_id, interaction_id, worded(problems, schema, plain))
         await self._settle(asked.run_status, wait, plain, by=by, answer_id=answer_id)
 
     async def signal(self, name: str, value: Any = None, *, id: str | None = None) -> None:  # noqa: A002 -- as people say it
