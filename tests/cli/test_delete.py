@@ -60,3 +60,15 @@ def test_one_of_several_that_is_refused_holds_up_no_other(cli: Cli):
     first, second = msgspec.json.decode(told.stdout)
     assert first == {"run_id": "ada", "deleted": False}
     assert (second["run_id"], second["error"]["code"]) == ("nobody", "run_not_found")
+
+
+def test_a_run_whose_values_were_deleted_has_no_result_to_go_on_to(cli: Cli):
+    cli.write("flow.py", FLOW)
+    cli("run", "flow.py", "--input", "name=Ada", "--run-id", "ada")
+    cli("delete", "ada", "--yes")
+
+    for command in (("resume", "ada"), ("run", "flow.py", "--input", "name=Ada", "--run-id", "ada")):
+        done = cli(*command)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "The values of run 'ada' were deleted" in done.stderr
+        assert cli(*command, "--json").returncode == 2

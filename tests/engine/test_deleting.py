@@ -15,7 +15,7 @@ import pytest
 from perdure import Context, Engine, EngineSettings, ask, collect, node, workflow
 from perdure.engine.inspect import report_run
 from perdure.engine.runs.run import Run
-from perdure.errors import RunFailed, RunIdTaken, RunNotEnded, ValuesDeleted
+from perdure.errors import RunFailed, RunNotEnded, ValuesDeleted
 from tests.engine.engines import assert_whole, log_of
 
 SECRET = "hunter2"
@@ -114,7 +114,7 @@ async def test_the_values_of_a_run_are_gone_and_what_happened_stays(store_url: s
             await run.result()
         with pytest.raises(ValuesDeleted):
             await (run.retry() if n == 9 else run.jump("deleted_whole"))
-        with pytest.raises(RunIdTaken):
+        with pytest.raises(ValuesDeleted):
             await engine.start(deleted_flow, n=n, secret=SECRET, run_id="secret")
 
 

@@ -36,12 +36,13 @@ from perdure.cli.words import plain
 from perdure.engine.engine import Engine
 from perdure.engine.inspect import RunReport, find_run, load_graph, load_run, report_run
 from perdure.engine.owning.leases import is_alive
-from perdure.errors import JournalDamaged, TypesChanged
+from perdure.errors import JournalDamaged, TypesChanged, ValuesDeleted
 from perdure.graph.declare import declared_types
 from perdure.graph.model import Graph
 from perdure.graph.source import closure_of
 from perdure.graph.validate import validate
 from perdure.ids import RunId, new_id
+from perdure.journal.deletion import DELETED
 from perdure.journal.events import Durability, Journal, OnFailure
 from perdure.journal.resting import IN_DOUBT
 from perdure.journal.states import MOVING, TERMINAL, RunState, RunStatus
@@ -347,6 +348,8 @@ async def attend(
         finally:
             display.close()
     stored = await load_run(engine.store, run_id)
+    if DELETED in (stored.run.outputs or {}).values():
+        raise ValuesDeleted(run_id)
     return Ended(
         run=stored.run,
         awaited=await what_is_awaited(engine.store, stored),

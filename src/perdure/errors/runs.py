@@ -73,7 +73,8 @@ class ValuesDeleted(RunError):
     def __init__(self, run_id: str) -> None:
         super().__init__(
             run_id,
-            f"The values of run {run_id!r} were deleted. `perdure events {quoted(run_id)}` shows what has happened to it.",
+            f"The values of run {run_id!r} were deleted. `perdure events {quoted(run_id)}` shows what has happened to it. "
+            "Its id stays taken: to run the workflow again, choose another.",
         )
 
 

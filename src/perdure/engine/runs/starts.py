@@ -28,7 +28,7 @@ from perdure.engine.starting.beginning import (
 )
 from perdure.engine.starting.choosing import choose
 from perdure.engine.starting.inputs import check_inputs
-from perdure.errors import LogNotWhole, RunArchived, RunError, RunIdTaken
+from perdure.errors import LogNotWhole, RunArchived, RunError, RunIdTaken, ValuesDeleted
 from perdure.graph.declare import Workflow
 from perdure.graph.model import Graph
 from perdure.graph.writing import content_hash
@@ -274,10 +274,12 @@ class Starting(ABC):
             archived = await self.store.load_archive(run_id)
             if archived is not None and archived.workflow != workflow:
                 raise
+        except ValuesDeleted:
+            return
         except RunIdTaken as taken:
             there = await self._handle(run_id).state()
             is_other = any(f"input {name!r}" in taken.differing for name in given)
-            if there.workflow != workflow or (is_other and await self.store.load_deletion(run_id) is None):
+            if there.workflow != workflow or is_other:
                 raise
 
     async def _require_saved(self, run_id: RunId, graph: Graph, inputs: Mapping[str, e.Encoded]) -> None:
@@ -298,6 +300,9 @@ class Starting(ABC):
         differing = [what async for what in differences(there, created, self.values)]
         if created.forked_from is not None and await run.forked_from() != created.forked_from:
             differing.append("the run or the place from which it was forked")
+        # Whether the inputs of one whose values were deleted are the same cannot be told any more.
+        if differing and there.workflow == created.workflow and await self.store.load_deletion(run.run_id) is not None:
+            raise ValuesDeleted(run.run_id)
         if differing:
             raise RunIdTaken(run.run_id, differing)
 
