@@ -521,3 +521,20 @@ def test_a_terminal_that_hangs_up_twice_has_hung_up_once(cli: Cli):
     assert process.wait(timeout=30) == 129
     assert cli("resume", "r1").returncode == 0
     assert cli.ledger() == ["first", "gate", "last"]
+
+
+def test_a_run_whose_store_is_gone_is_not_said_to_be_kept(cli: Cli):
+    cli.write("flow.py", GATED)
+    running = cli.start("run", "flow.py", "--run-id", "g")
+    while not (cli.folder / "ledger.txt").exists() or "gate" not in cli.ledger():
+        pass
+    for file in cli.folder.glob("perdure.db*"):
+        file.unlink()
+    (cli.folder / "open").touch()
+
+    told, complaint = running.communicate(timeout=30)
+
+    assert running.returncode == 2
+    assert told.splitlines()[-1] == "stopped"
+    assert not any(word in told for word in ("kept", "continue", "perdure resume"))
+    assert "is gone" in complaint

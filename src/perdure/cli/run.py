@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -36,7 +37,7 @@ from perdure.cli.words import plain
 from perdure.engine.engine import Engine
 from perdure.engine.inspect import RunReport, find_run, load_graph, load_run, report_run
 from perdure.engine.owning.leases import is_alive
-from perdure.errors import JournalDamaged, TypesChanged, ValuesDeleted
+from perdure.errors import JournalDamaged, StoreDamaged, TypesChanged, ValuesDeleted
 from perdure.graph.declare import declared_types
 from perdure.graph.model import Graph
 from perdure.graph.source import closure_of
@@ -46,6 +47,7 @@ from perdure.journal.deletion import DELETED
 from perdure.journal.events import Durability, Journal, OnFailure
 from perdure.journal.resting import IN_DOUBT
 from perdure.journal.states import MOVING, TERMINAL, RunState, RunStatus
+from perdure.store.opening import is_there
 from perdure.store.shapes import StoredRun
 
 _HELD_UP = (RunStatus.PAUSING, RunStatus.PAUSED, RunStatus.QUARANTINED)
@@ -340,7 +342,12 @@ async def attend(
         display = _display(run, place, as_json=as_json, is_watched=is_watched)
 
         def give_up(is_elsewhere: bool) -> None:
-            for line in _left(run, place, paper(), is_elsewhere=is_elsewhere) if not as_json else ():
+            if as_json:
+                return
+            # Of a store that is gone there is nothing to go on with. What has become of it is said on standard error.
+            is_lost = isinstance(sys.exc_info()[1], StoreDamaged) or not is_there(place.url)
+            lines = ("stopped",) if is_lost else _left(run, place, paper(), is_elsewhere=is_elsewhere)
+            for line in lines:
                 say(line)
 
         try:
