@@ -13,7 +13,7 @@
 | `self_loop`, `cycle` | nodes that wait for themselves |
 | `no_entry`, `no_exit`, `unreachable` | nodes that can never start |
 | `missing_output` | a workflow that promises a result and returns none |
-| `incompatible_types`, `invalid_property` | a value or a constant that the handle cannot take |
+| `incompatible_types`, `invalid_property` | a value or a constant that the handle cannot take; a result that was not promised |
 | `stream_as_value`, `not_a_stream` | a stream where one value is needed, and the other way round |
 | `unaligned_join` | streams mapped together that do not belong together; leftovers of what is not zipped |
 | `unsafe_replay` | a node that must run at most once, where its items could come again |

@@ -6,7 +6,8 @@ import functools
 import importlib
 import inspect
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from types import MappingProxyType, NoneType
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cast, get_args, overload
@@ -14,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cas
 import msgspec
 
 from perdure.errors import Fault, GraphError, InvalidCall, InvalidDeclaration, InvalidGraph
-from perdure.graph.annotations import describe, members_of
+from perdure.graph.annotations import describe, is_assignable, item_of, members_of, part_at
 from perdure.graph.calls import bind_arguments
 from perdure.graph.constants import check_constant, schema_of, to_constant
 from perdure.graph.handles import Handle, Stream, hints_of, shape_of
-from perdure.graph.model import OUTPUT, Graph, Input
+from perdure.graph.index import outputs_of_type
+from perdure.graph.model import DEFAULT_OUTPUT, INPUT, OUTPUT, Graph, Input
 from perdure.graph.policy import duration, is_duration
 from perdure.graph.refs import place_of_call
 from perdure.graph.source import Source, source_of
@@ -134,7 +136,9 @@ class Workflow(Generic[P, R_co]):
     def _trace(self) -> tuple[Graph, Mapping[str, NodeType[..., Any]]]:
         if self._traced is None:
             graph, node_types, places = trace_workflow(self.name, self.fn, self.inputs, self.stream_handles)
-            if faults := (*validate(graph, node_types), *_output_faults(graph, self.output_type)):
+            faults = (*validate(graph, node_types), *_output_faults(graph, self.output_type))
+            faults = faults or tuple(_output_type_faults(graph, node_types, self.input_types, self.output_type))
+            if faults:
                 raise InvalidGraph(self.name, [_placed(fault, places) for fault in faults])
             self._traced = graph, MappingProxyType(node_types)
         return self._traced
@@ -244,6 +248,40 @@ def _output_faults(graph: Graph, output_type: Any) -> tuple[Fault, ...]:
         return ()
     message = f"The workflow promises a result ({describe(output_type)}), but its function returns nothing."
     return (Fault(None, "missing_output", message, "Return the result of a node, or annotate it `-> None`."),)
+
+
+def _output_type_faults(
+    graph: Graph, node_types: Mapping[str, NodeType[..., Any]], input_types: Mapping[str, Any], output_type: Any
+) -> Iterator[Fault]:
+    """Yield where what the function returns can never be what it is annotated to return. Of what is put together from several
+    values only the named ones are looked at."""
+    if output_type is Any:
+        return
+    nodes = {node.id: node for node in graph.nodes}
+    several = Counter(edge.target_handle for edge in graph.edges if edge.target == OUTPUT and edge.mode != "first")
+    for edge in graph.edges:
+        if edge.target != OUTPUT or edge.target_handle in graph.outputs:
+            continue
+        if edge.source == INPUT:
+            given = input_types.get(edge.source_handle, Any)
+        else:
+            node = nodes[edge.source]
+            handles = outputs_of_type(node_types[node.type].of(node.data))
+            given = next((handle.annotation for handle in handles if handle.name == edge.source_handle), Any)
+        try:
+            given = part_at(given, edge.path)
+            wanted = part_at(output_type, () if edge.target_handle == DEFAULT_OUTPUT else (edge.target_handle,))
+            # Several that are not alternatives are a list.
+            wanted = item_of(wanted) if several[edge.target_handle] > 1 else wanted
+        except (LookupError, TypeError):
+            continue
+        if edge.mode == "collect":
+            given = types.GenericAlias(list, (given,))
+        if not is_assignable(given, wanted):
+            what = "what it returns" if edge.target_handle == DEFAULT_OUTPUT else f"its output {edge.target_handle!r}"
+            origin = f"the input {edge.source_handle!r}" if edge.source == INPUT else f"node {edge.source!r}"
+            message = f"The workflow promises {describe(wanted)}, but {what} is {describe(given)} from {origin}."
+            yield Fault(None, "incompatible_types", message, "Convert it in a node, or correct an annotation.")
 
 
 def _declare(fn: Any, *, name: str | None, settings: RunSettings) -> Workflow[..., Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from perdure import collect, node, when, workflow
 from perdure.errors import InvalidCall, InvalidDeclaration, InvalidGraph
-from perdure.graph.declare import node, workflow
 from perdure.graph.source import closure_of
 
 HERE = r"test_workflow_mistakes\.py:\d+"
@@ -43,6 +44,60 @@ def test_a_workflow_that_promises_nothing_may_return_nothing(returned: Any):
     quiet.__annotations__["return"] = returned
 
     assert workflow(quiet).graph.outputs == {}
+
+
+@node
+def words(text: str) -> Iterator[str]:
+    yield from text.split()
+
+
+def test_a_result_of_another_type_than_was_promised_is_a_fault():
+    def one(x: str) -> int:
+        return cast("Any", shout(x))
+
+    def an_input(x: str) -> int:
+        inc(1)
+        return cast("Any", x)
+
+    def a_list(x: str) -> list[int]:
+        return [cast("Any", shout(x)), inc(1)]
+
+    def collected(x: str) -> list[int]:
+        return cast("Any", collect(words(x)))
+
+    def named(x: str) -> dict[str, int]:
+        return {"loud": cast("Any", shout(x)), "more": inc(1)}
+
+    told = {
+        one: r"promises int, but what it returns is str from node 'shout'",
+        an_input: r"promises int, but what it returns is str from the input 'x'",
+        a_list: r"promises int, but what it returns is str from node 'shout'",
+        collected: r"promises list\[int\], but what it returns is list\[str\] from node 'words'",
+        named: r"promises int, but its output 'loud' is str from node 'shout'",
+    }
+    for body, words_of_it in told.items():
+        with pytest.raises(
+            InvalidGraph, match=rf"incompatible_types\] The workflow {words_of_it} \(.*{HERE}\)"
+        ) as caught:
+            _ = workflow(body).graph
+        assert len(caught.value.faults) == 1
+
+
+@pytest.mark.parametrize("returned", [Any, str, int | str | None, object])
+def test_a_result_that_may_be_what_was_promised_is_none(returned: Any):
+    def loud(x: str):
+        with when(is_there(x)):
+            said = shout(x)
+        return said
+
+    loud.__annotations__["return"] = returned
+
+    assert workflow(loud).graph.outputs == {}
+
+
+@node
+def is_there(text: str) -> bool:
+    return bool(text)
 
 
 def test_a_fault_names_the_line_of_the_call():
