@@ -108,3 +108,32 @@ def test_the_same_inputs_are_the_same_however_they_are_given(cli: Cli):
     again = cli("run", "flow.py:tell", "--run-id", "r1", "--inputs", "in.json")
 
     assert again.returncode == 0, again
+
+
+PLAIN = """
+from perdure import node, workflow
+
+@node
+def told(flag: bool, xs: list[str]) -> str:
+    return repr((flag, xs))
+
+@workflow
+def tell(flag: bool = False, xs: list[str] = []) -> str:
+    return told(flag, xs)
+"""
+
+
+@pytest.mark.parametrize(("text", "meant"), [("True", True), ("yes", True), ("NO", False), ("false", False)])
+def test_a_truth_value_may_be_said_as_people_do(cli: Cli, text: str, meant: bool):
+    cli.write("flow.py", PLAIN)
+
+    assert cli("run", "flow.py", "-i", f"flag={text}").stdout.splitlines()[-1] == f"({meant}, [])"
+
+
+def test_who_gives_a_text_for_a_list_is_shown_how_a_list_is_written(cli: Cli):
+    cli.write("flow.py", PLAIN)
+
+    done = cli("run", "flow.py", "-i", "xs=a")
+
+    assert done.returncode == 2
+    assert "Give 'xs' as a JSON list: --input xs='[\"a\"]'." in done.stderr

@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 import click
 import msgspec
@@ -15,6 +15,7 @@ import msgspec
 from perdure.cli.program import Program
 from perdure.engine.starting.inputs import check_inputs
 from perdure.errors import WrongInputs
+from perdure.graph.annotations import members_of
 from perdure.graph.constants import check_constant, from_json, is_schema_compatible, schema_of
 from perdure.graph.fields import unknown_fields
 from perdure.graph.model import Graph
@@ -37,7 +38,7 @@ def read_inputs(program: Program, pairs: Sequence[str], file: str | None) -> dic
     try:
         check_inputs(graph, annotations, given)
     except WrongInputs as error:
-        raise WrongInputs(program.name, error.problems, _how_to_give(graph, given)) from None
+        raise WrongInputs(program.name, error.problems, _how_to_give(graph, annotations, given)) from None
     return given
 
 
@@ -71,6 +72,8 @@ def value_of(option: str, text: str | None) -> Any:
         raise click.UsageError(f"{option} is not JSON: {error}. If it is a text, quote it: {option} {quoted}") from None
 
 
+_TRUTHS: Mapping[str, bool] = {"true": True, "yes": True, "y": True, "false": False, "no": False, "n": False}
+"""What people write who mean a truth value: as an answer, or as Python has it."""
 _WITHOUT_FIELDS = (bool, int, float, str, type(None))
 
 Fits = Callable[[str, Any], bool]
@@ -107,8 +110,11 @@ def _value(text: str, annotation: Any, fits: Callable[[Any], bool]) -> Any:
     try:
         value = _read(text.encode(), annotation)
     except ValueError:
-        # Where neither fits, the value as JSON makes for the better complaint.
-        return text if fits(text) else _plain_or_text(text)
+        if fits(text):
+            return text
+        said = _TRUTHS.get(text.lower())
+        # Where nothing fits, the value as JSON makes for the better complaint.
+        return said if said is not None and fits(said) else _plain_or_text(text)
     return value if fits(value) or not fits(text) else text
 
 
@@ -149,7 +155,11 @@ def _read_file(program: Program, file: str) -> dict[str, msgspec.Raw]:
         raise WrongInputs(program.name, [f"{what} is not JSON ({error})"]) from error
 
 
-def _how_to_give(graph: Graph, given: Mapping[str, Any]) -> str:
+def _how_to_give(graph: Graph, annotations: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+    for name, value in given.items():
+        kinds = {get_origin(member) or member for member in members_of(annotations.get(name, Any))}
+        if isinstance(value, str) and kinds & {list, tuple, set, frozenset} and not kinds & {str, Any}:
+            return f"Give {name!r} as a JSON list: --input {name}={shlex.quote(msgspec.json.encode([value]).decode())}."
     for declared in graph.inputs:
         if declared.default is msgspec.UNSET and declared.name not in given:
             return f"Give {declared.name!r} as --input {declared.name}=VALUE."

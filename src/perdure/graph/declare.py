@@ -340,9 +340,9 @@ class NodeDecorator:
     def __call__(self, fn: Any = None, /, *, name: str | None = None, **options: Any) -> Any:
         if fn is not None:
             return _declare(fn, self._name, self._options, _locals_at_declaration(fn))
-        if unknown := options.keys() - set(Policy.__struct_fields__):
-            raise InvalidDeclaration("A node type", [_unknown_option(option) for option in sorted(unknown)])
-        if problems := [*_name_problems(name), *problems_of(options)]:
+        known = {option: value for option, value in options.items() if option in Policy.__struct_fields__}
+        unknown = [_unknown_option(option) for option in sorted(options.keys() - known)]
+        if problems := [*unknown, *_name_problems(name), *problems_of(known)]:
             raise InvalidDeclaration("A node type", problems)
         return NodeDecorator(name, options)
 

@@ -42,7 +42,8 @@ _IN_A_NODE = "Do it inside a node."
 _CONDITION = "For a choice, put the calls under `with when(value):` or `with unless(value):`."
 _ITEMS = (
     "For one known part, write `values[0]` or `values.name`; several values have names if the node returns "
-    "`Outputs(a=…, b=…)`. To do something with each item, pass the whole value to a node that goes through it."
+    "`Outputs(a=…, b=…)`. To call a node for each item, write `f.map(values)`, and `collect(f.map(values))` for a list of what "
+    "that gives; or pass the whole value to a node that goes through it."
 )
 _TEXT = "Join texts with `text('…', value, '…')`, or inside a node."
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from perdure import collect, node, when, workflow
-from perdure.errors import InvalidCall, InvalidDeclaration, InvalidGraph
+from perdure.errors import InvalidCall, InvalidDeclaration, InvalidGraph, MisusedRef
 from perdure.graph.source import closure_of
 
 HERE = r"test_workflow_mistakes\.py:\d+"
@@ -162,3 +162,22 @@ def test_what_a_function_takes_from_around_it_is_known():
 
     assert closure_of(closed) == ("outside",)
     assert closure_of(inc.fn) == ()
+
+
+def test_all_that_is_wrong_with_a_declaration_is_told_at_once():
+    options: Any = {"retires": 3, "timeout": -1, "executor": "gpu"}
+
+    with pytest.raises(InvalidDeclaration) as caught:
+        node(**options)
+
+    assert all(word in str(caught.value) for word in ("did you mean 'retries'", "timeout=-1", "executor='gpu'"))
+
+
+def test_who_goes_through_a_value_is_told_how_items_are_mapped():
+    @workflow
+    def through(x: str) -> None:
+        for word in words(x):
+            shout(word)
+
+    with pytest.raises(MisusedRef, match=r"f\.map\(values\).*collect\("):
+        _ = through.graph
