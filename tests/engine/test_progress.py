@@ -191,6 +191,20 @@ def test_waiting_for_people_is_not_counted_and_is_told(sqlite_url: str) -> None:
     virtually(sqlite_url, main)
 
 
+def test_a_run_that_waits_for_people_says_so_although_there_were_none_before(sqlite_url: str) -> None:
+    async def main(engine: Engine) -> None:
+        run = await engine.start(approved)
+        await asyncio.sleep(60)
+        assert await run.status() is RunStatus.AWAITING_INPUT
+        waiting = await run.progress()
+        assert (waiting.waits, waiting.based_on_runs) == (True, None)
+        await answer(run)
+        await run.result()
+        assert not (await run.progress()).waits
+
+    virtually(sqlite_url, main)
+
+
 @node
 async def slept(ctx: Context, seconds: float) -> float:
     await ctx.sleep(seconds=seconds)

@@ -8,15 +8,15 @@ few runs are known, where something endless is at work, or where all hangs on a 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from perdure.graph.model import Graph
 from perdure.ids import NodeId
 from perdure.journal.moments import Items, Moment
-from perdure.journal.scenarios import BEGUN, Scenario, Shape, View
-from perdure.journal.states import TERMINAL, NodeStatus, RunStatus
+from perdure.journal.scenarios import BEGUN, Scenario, Shape, View, is_waiting
+from perdure.journal.states import TERMINAL, NodeStatus, RunStatus, WaitState
 from perdure.journal.times import PastRun
 
 LEAST_RUNS = 3
@@ -172,6 +172,11 @@ def _remaining(
         if worse != found:
             return None, named
     return _band(found), named
+
+
+def waits_now(status: RunStatus, waits: Iterable[WaitState]) -> bool:
+    """Whether a run waits for people or signals as it stands, whatever is known of others."""
+    return status not in _HOPELESS and is_waiting(status, waits)
 
 
 def _waits(view: View, scenarios: Sequence[Scenario]) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from perdure.graph.model import INPUT, OUTPUT, Graph
 from perdure.graph.ordering import nodes_in_order
 from perdure.journal.moments import Items, Moment
-from perdure.journal.states import SETTLED, NodeState, NodeStatus, RunStatus, WaitKind, WaitStatus
+from perdure.journal.states import SETTLED, NodeState, NodeStatus, RunStatus, WaitKind, WaitState, WaitStatus
 from perdure.journal.times import NodeTime, PastRun, by_node, times_of, worked_so_far
 
 ALMOST = 0.99
@@ -73,6 +73,13 @@ class Scenario:
         return (source, place) in self._overlapping
 
 
+def is_waiting(status: RunStatus, waits: Iterable[WaitState]) -> bool:
+    """Whether a run that may still go on waits for something from outside."""
+    return status in (RunStatus.PAUSED, RunStatus.AWAITING_INPUT) or any(
+        wait.status is WaitStatus.OPEN and wait.kind is not WaitKind.SLEEP for wait in waits
+    )
+
+
 class View:
     """A run as it stands, by places."""
 
@@ -89,9 +96,7 @@ class View:
         self.settled = [place for place in finite if self.status(place) in SETTLED]
         lost = self._behind(place for place in finite if self.status(place) in _LOST)
         self.unfinished = [place for place in finite if self.status(place) not in SETTLED and place not in lost]
-        self.waits_now = moment.status in (RunStatus.PAUSED, RunStatus.AWAITING_INPUT) or any(
-            wait.status is WaitStatus.OPEN and wait.kind is not WaitKind.SLEEP for wait in moment.waits
-        )
+        self.waits_now = is_waiting(moment.status, moment.waits)
 
     def status(self, place: int) -> NodeStatus:
         return self._statuses[place]

@@ -11,7 +11,7 @@ import msgspec
 
 from perdure.graph.model import Graph
 from perdure.ids import NodeId, Seq
-from perdure.journal.estimate import NOTHING, Estimate, Estimator, runs_to_look_at
+from perdure.journal.estimate import NOTHING, Estimate, Estimator, runs_to_look_at, waits_now
 from perdure.journal.headway import Headway, Headways
 from perdure.journal.moments import moment_of
 from perdure.journal.pace import Pace
@@ -129,7 +129,7 @@ def progress_of(stored: StoredRun, graph: Graph | None, estimate: Estimate) -> P
         remaining_high_seconds=None if remaining is None else seconds(remaining.high),
         based_on_runs=estimate.based_on,
         overdue=estimate.overdue,
-        waits=estimate.waits,
+        waits=estimate.waits or waits_now(stored.run.status, stored.waits),
     )
 
 
