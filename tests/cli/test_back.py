@@ -457,3 +457,27 @@ def test_a_run_that_is_there_says_which_settings_it_keeps(too_slow: Cli):
     assert done.returncode == 1
     assert "--timeout stays 0.3. `perdure fork tmo --timeout SECONDS`" in done.stderr
     assert "--on-failure" not in done.stderr
+
+
+def test_what_was_under_way_then_is_not_drawn_as_lost(cli: Cli):
+    cli.write(
+        "flow.py",
+        """
+from perdure import node, workflow
+
+@node
+def one(x: int) -> int:
+    return x
+
+@workflow
+def w(x: int = 1) -> int:
+    return one(x)
+""",
+    )
+    cli("run", "flow.py", "--run-id", "r1")
+    (started,) = [entry["seq"] for entry in cli.json("events", "r1") if entry["type"] == "NodeStarted"]
+
+    then = cli("show", "r1", "--at", str(started)).stdout
+
+    assert "lost" not in then
+    assert "running" in then

@@ -250,7 +250,7 @@ class Demo:
         stored = await load_run(store, DEMO)
         log = [entry async for entry in events_of(store, DEMO)]
         inset = msgspec.structs.replace(self._sheet, width=self._sheet.width - len(INDENT))
-        return list(chart(stored, await load_graph(store, stored.run), log, inset, is_driven=False))
+        return list(chart(stored, await load_graph(store, stored.run), log, inset, now=None))
 
     async def _relay(self, process: Process) -> None:
         """Pass on what the process prints, while it lives."""

@@ -114,11 +114,14 @@ async def past(store: Store, run_id: RunId, seq: Seq, sheet: Paper) -> list[str]
     stored = await stored_at(store, run_id, seq)
     graph = await load_graph(store, stored.run)
     log = await log_until(store, run_id, seq)
-    last = (await load_run(store, run_id)).run.last_seq
+    present = await load_run(store, run_id)
+    last = present.run.last_seq
+    # What was under way then had not been lost: what has become of it is said by later events, if there are any.
+    goes_on = seq < last or present.owner in await living_engines(store)
     return [
         *_header(stored.run, sheet, is_left=False),
         f"{sheet.pen.faint('as of  ')} event {seq} of {last}, {day_and_time(log[-1].at)}",
-        *spaced(chart(stored, graph, log, sheet, is_driven=False)),
+        *spaced(chart(stored, graph, log, sheet, now=log[-1].at if goes_on else None)),
         *_failed_items(stored, log, sheet),
         *_errors(stored, sheet),
     ]
@@ -154,7 +157,7 @@ async def picture(store: Store, run_id: RunId, place: Place, sheet: Paper) -> li
         *_deleted(await store.load_deletion(run_id), sheet),
         *_saved(await store.last_checkpoint(run_id), sheet),
         *_told(stored, sheet),
-        *spaced(chart(stored, graph, log, sheet, is_driven=is_driven)),
+        *spaced(chart(stored, graph, log, sheet, now=SystemClock().now_micros() if is_driven else None)),
         *spaced(_waits(stored, sheet)),
         *_failed_items(stored, log, sheet),
         *_errors(stored, sheet),
@@ -217,12 +220,11 @@ def _told(stored: StoredRun, sheet: Paper) -> Iterator[str]:
 
 
 def chart(
-    stored: StoredRun, graph: Graph | None, log: Sequence[Recorded], sheet: Paper, *, is_driven: bool
+    stored: StoredRun, graph: Graph | None, log: Sequence[Recorded], sheet: Paper, *, now: int | None
 ) -> Iterator[str]:
-    """Yield the nodes of a run over time."""
+    """Yield the nodes of a run over time. `now` is the moment until when an engine drives it, or drove it; None if none does."""
     states = {state.node_id: state for state in stored.nodes}
     nodes = nodes_in_order(graph) if graph is not None else [Node(id=node_id, type="") for node_id in states]
-    now = SystemClock().now_micros() if is_driven else None
     streams = headway_of(stored, graph, Pace(log), now=now)
     # A log that may have gaps would leave nodes out that have run.
     timeline = (
