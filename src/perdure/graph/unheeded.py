@@ -67,7 +67,7 @@ _CONSTRUCTS = {
 """What there is where workflows are written in Python, and what it is in a document."""
 _NODE_OPTIONS = frozenset(Policy.__struct_fields__)
 _RUN_OPTIONS = {
-    name: f"It is set for each run: engine.start(…, {name}=…), or `perdure run --{name.replace('_', '-')}`."
+    name: f"It is set for each run: engine.start(…, {name}=…), or --{name.replace('_', '-')} of `perdure run`."
     for name in ("durability", "on_failure", "timeout", "checkpoint_every")
 }
 
