@@ -25,6 +25,27 @@ def buy(amount: int) -> str:
     return pay(amount)
 """
 
+PAYING = """
+import os, signal
+from perdure import node, workflow
+
+@node
+def total(amount: int) -> int:
+    return amount + 1
+
+@node(once=True)
+def pay(amount: int) -> str:
+    with open("paid", "a") as ledger:
+        ledger.write(f"{amount};")
+        ledger.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "paid"
+
+@workflow
+def buy(amount: int) -> str:
+    return pay(total(amount))
+"""
+
 CLOSURES = """
 import os, time
 from perdure import node, workflow
@@ -54,6 +75,21 @@ def in_doubt(cli: Cli) -> None:
     process.kill()
     process.wait(timeout=30)
     assert cli("resume", "r1").returncode == 3
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+def test_what_must_run_once_runs_once_however_durable_the_rest_is(cli: Cli, durability: str):
+    cli.write("flow.py", PAYING)
+    killed = cli("run", "flow.py", "--run-id", "r1", "-i", "amount=3", "--durability", durability)
+
+    again = [cli("resume", "r1").returncode for _ in range(2)]
+
+    assert (killed.returncode, again) == (-signal.SIGKILL, [3, 3])
+    assert (cli.folder / "paid").read_text() == "4;"
+    assert [(node["id"], node["status"]) for node in cli.json("show", "r1")["nodes"]] == [
+        ("total", "completed"),
+        ("pay", "in_doubt"),
+    ]
 
 
 @pytest.mark.parametrize("again", [("resume", "r1"), ("run", "flow.py", "--run-id", "r1", "-i", "n=5")])
