@@ -11,13 +11,14 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
-from perdure import Engine, EngineSettings, Workflow, collect, node, workflow
+from perdure import Engine, EngineSettings, Workflow, ask, collect, node, workflow
 from perdure.engine.driving.stopping import Stopping
 from perdure.errors import EngineStopped, RunFailed, RunIdTaken
 from perdure.ids import RunId
@@ -424,6 +425,35 @@ async def test_a_signal_is_heard_before_what_fails_because_of_it_also_beside_bod
             loop.remove_signal_handler(signal.SIGUSR1)
     async with Engine(sqlite_url) as engine:
         assert await (await engine.get("r1")).result() == (7, 7)
+
+
+def test_a_program_whose_run_waits_for_somebody_says_so(sqlite_url: str, capsys: pytest.CaptureFixture[str]):
+    @workflow
+    def asking() -> str:
+        return ask("who?")
+
+    def answer() -> None:
+        async def main() -> None:
+            async with Engine(sqlite_url, workflows=(), recover=False) as engine:
+                while not (asked := await engine.questions()):
+                    await asyncio.sleep(0.01)
+                while "waits" not in said():
+                    await asyncio.sleep(0.01)
+                await (await engine.get("r 1")).answer(asked[0].interaction_id, "me")
+
+        asyncio.run(main())
+
+    told: list[str] = []
+
+    def said() -> str:
+        told.append(capsys.readouterr().err)
+        return "".join(told)
+
+    someone = threading.Thread(target=answer)
+    someone.start()
+    assert asking.options(store=sqlite_url, run_id="r 1").run() == "me"
+    someone.join()
+    assert said().count("perdure: run 'r 1' waits for somebody: `perdure show 'r 1'` tells") == 1
 
 
 def test_a_program_that_is_interrupted_hears_that_before_what_fails_because_of_it(sqlite_url: str, tmp_path: Path):

@@ -18,6 +18,7 @@ from perdure.engine.settings import EngineSettings
 from perdure.errors.base import quoted
 from perdure.graph.declare import Workflow
 from perdure.journal.events import Durability, OnFailure
+from perdure.journal.states import WAITING
 from perdure.store.opening import DEFAULT_URL
 
 R = TypeVar("R")
@@ -56,6 +57,8 @@ def run_workflow(
                 checkpoint_every=checkpoint_every,
             )
             started_as.append(started.run_id)
+            if (await started.wait()).status in WAITING:
+                _tell_of_waiting(started.run_id)
             return await started.result()
 
     if _has_loop():
@@ -158,8 +161,19 @@ def _tell_of_stopping(run_id: str = "") -> None:
         words.append(
             f"perdure: the run is kept: `perdure resume {quoted(run_id)}`, or starting it again with run_id={run_id!r}, goes on."
         )
+    _tell("\n".join(words))
+
+
+def _tell_of_waiting(run_id: str) -> None:
+    """Say why nothing goes on, once: a program that waits for a person looks like one that hangs, too."""
+    _tell(
+        f"perdure: run {run_id!r} waits for somebody: `perdure show {quoted(run_id)}` tells what for, and how to answer."
+    )
+
+
+def _tell(words: str) -> None:
     with suppress(OSError, ValueError):  # standard error may be closed
-        sys.stderr.write("\n".join(words) + "\n")
+        sys.stderr.write(f"{words}\n")
         sys.stderr.flush()
 
 
