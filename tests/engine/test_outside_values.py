@@ -14,21 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from perdure import (
-    Context,
-    Engine,
-    ItemFailure,
-    Stream,
-    Trigger,
-    TriggerInput,
-    ask,
-    collect,
-    failures,
-    inbox,
-    node,
-    workflow,
-)
-from perdure.errors import AnswerRefused, RunFailed, WrongInputs
+from perdure import Engine, ItemFailure, Stream, Trigger, TriggerInput, ask, collect, failures, inbox, node, workflow
 
 
 class Urgency(enum.Enum):
@@ -127,21 +113,6 @@ def shipped_by_trigger() -> list[str]:
     return collect(any_label.map(Shipments()))
 
 
-@node
-async def wait_for_shipment(ctx: Context) -> str:
-    return repr(await ctx.wait_for("shipment", schema=Shipment))
-
-
-@workflow
-def shipped(shipment: Shipment) -> str:
-    return label_on_loop(shipment)
-
-
-@workflow
-def shipped_by_signal() -> str:
-    return wait_for_shipment()
-
-
 @pytest.mark.parametrize("given", [PLAIN, MEANT], ids=["as JSON", "as it is meant"])
 async def test_items_that_are_sent_are_what_parameters_say_wherever_they_are_read(sqlite_url: str, given: Any) -> None:
     async with Engine(sqlite_url) as engine:
@@ -182,52 +153,6 @@ async def test_an_answer_is_what_the_parameter_of_the_next_node_says(sqlite_url:
         await run.answer(asked[0].interaction_id, PLAIN)
 
         assert await run.result() == repr(MEANT)
-
-
-MISSPELT = {**PLAIN, "urgentcy": "high"}
-TOLD = r"`\$.urgentcy` is no field of Shipment \(did you mean 'urgency'\?\): it has number, leaves"
-
-
-async def test_an_answer_with_a_field_that_its_class_has_not_leaves_the_question_open(sqlite_url: str) -> None:
-    async with Engine(sqlite_url) as engine:
-        run = await engine.start(shipped_as_answered)
-        async with asyncio.timeout(5):
-            while not (asked := await run.questions()):
-                await asyncio.sleep(0.01)
-        with pytest.raises(AnswerRefused, match=TOLD):
-            await run.answer(asked[0].interaction_id, MISSPELT)
-        await run.answer(asked[0].interaction_id, PLAIN)
-
-        assert await run.result() == repr(MEANT)
-
-
-async def test_an_item_with_a_field_that_its_class_has_not_is_not_taken(sqlite_url: str) -> None:
-    async with Engine(sqlite_url) as engine:
-        run = await engine.start(shipped_to_inbox)
-        with pytest.raises(WrongInputs, match=TOLD):
-            await run.deliver("shipments", MISSPELT, id="1")
-        await run.deliver("shipments", PLAIN, id="1")
-        await run.stop()
-
-        assert await run.result() == [repr(MEANT)]
-
-
-async def test_a_run_does_not_go_back_with_a_field_that_the_class_has_not(sqlite_url: str) -> None:
-    async with Engine(sqlite_url) as engine:
-        run = await engine.start(shipped, shipment=PLAIN)
-        await run.result()
-        with pytest.raises(WrongInputs, match=TOLD):
-            await run.jump("label_on_loop", inputs={"shipment": MISSPELT})
-        with pytest.raises(WrongInputs, match=TOLD):
-            await run.fork(inputs={"shipment": MISSPELT})
-
-
-async def test_a_signal_with_a_field_that_its_class_has_not_fails_the_body_that_hears_it(sqlite_url: str) -> None:
-    async with Engine(sqlite_url) as engine:
-        run = await engine.start(shipped_by_signal)
-        await run.signal("shipment", MISSPELT)
-        with pytest.raises(RunFailed, match=TOLD):
-            await run.result()
 
 
 async def test_a_trigger_gives_what_it_says(sqlite_url: str) -> None:

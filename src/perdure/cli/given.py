@@ -17,7 +17,6 @@ from perdure.engine.starting.inputs import check_inputs
 from perdure.errors import WrongInputs
 from perdure.graph.annotations import members_of
 from perdure.graph.constants import check_constant, from_json, is_schema_compatible, schema_of
-from perdure.graph.fields import unknown_fields
 from perdure.graph.model import Graph
 
 STANDARD_INPUT = "-"
@@ -74,7 +73,6 @@ def value_of(option: str, text: str | None) -> Any:
 
 _TRUTHS: Mapping[str, bool] = {"true": True, "yes": True, "y": True, "false": False, "no": False, "n": False}
 """What people write who mean a truth value: as an answer, or as Python has it."""
-_WITHOUT_FIELDS = (bool, int, float, str, type(None))
 
 Fits = Callable[[str, Any], bool]
 """Whether a value may be what the input of this name takes."""
@@ -108,7 +106,7 @@ def _by_name(pairs: Sequence[str]) -> dict[str, str]:
 
 def _value(text: str, annotation: Any, fits: Callable[[Any], bool]) -> Any:
     try:
-        value = _read(text.encode(), annotation)
+        value = from_json(text.encode(), annotation)
     except ValueError:
         if fits(text):
             return text
@@ -116,16 +114,6 @@ def _value(text: str, annotation: Any, fits: Callable[[Any], bool]) -> Any:
         # Where nothing fits, the value as JSON makes for the better complaint.
         return said if said is not None and fits(said) else _plain_or_text(text)
     return value if fits(value) or not fits(text) else text
-
-
-def _read(text: bytes, annotation: Any) -> Any:
-    """Return what a JSON text stands for. What has fields that its class has not stays as JSON has it, so that whoever checks the
-    inputs sees them."""
-    value = from_json(text, annotation)
-    if type(value) in _WITHOUT_FIELDS:
-        return value
-    plain = msgspec.json.decode(text)
-    return plain if unknown_fields(plain, annotation) else value
 
 
 def _plain_or_text(text: str) -> Any:
@@ -137,7 +125,7 @@ def _plain_or_text(text: str) -> Any:
 
 def _json_or_plain(text: msgspec.Raw, annotation: Any) -> Any:
     try:
-        return _read(bytes(text), annotation)
+        return from_json(bytes(text), annotation)
     except ValueError:  # what is wrong is told by whoever checks the inputs
         return msgspec.json.decode(text)
 

@@ -88,10 +88,12 @@ class Picture:
 
     def close(self) -> None:
         with self._lock:
-            for stream in self._prints:
-                stream.flush()  # what has no end of line yet
-            self._live.stop()
-            sys.stdout, sys.stderr = map(_Above.unwrapped, (sys.stdout, sys.stderr))
+            try:
+                for stream in self._prints:
+                    stream.flush()  # what has no end of line yet
+            finally:
+                self._live.stop()
+                sys.stdout, sys.stderr = map(_Above.unwrapped, (sys.stdout, sys.stderr))
         sys.stdout.flush()
 
     def _start(self) -> None:
@@ -205,15 +207,20 @@ class _Above(FileProxy):
     def __init__(self, console: Console, stream: TextIO, lock: threading.RLock) -> None:
         super().__init__(console, stream)
         self._lock = lock
+        self._is_in_line = False
+        """Whether what was printed last has no end of line yet."""
 
     def write(self, text: str) -> int:
         with self._lock:
             super().write(text)
+            if text:
+                self._is_in_line = not text.endswith("\n")
         return len(text)
 
     def flush(self) -> None:
         with self._lock:
-            super().flush()
+            if self._is_in_line:  # what is printed is no markup, for which rich would take it when it is flushed
+                self.write("\n")
 
     @staticmethod
     def unwrapped(stream: TextIO) -> TextIO:

@@ -19,7 +19,6 @@ from perdure.engine.starting.inputs import words_for
 from perdure.errors import PerdureError
 from perdure.graph.constants import from_json
 from perdure.graph.declare import NodeType, declared_types
-from perdure.graph.fields import unknown_fields
 from perdure.graph.handles import Outputs
 from perdure.graph.model import DEFAULT_OUTPUT, Graph
 from perdure.journal.states import RunState
@@ -120,10 +119,7 @@ def _named(node: str, text: str, handles: Mapping[str, Any]) -> dict[str, msgspe
 
 def _fitted(node: str, which: str, text: bytes, annotation: Any) -> Any:
     try:
-        value = from_json(text, annotation)
-        if unknown := unknown_fields(msgspec.json.decode(text), annotation):
-            raise ValueError("; ".join(unknown))
-        return value
+        return from_json(text, annotation)
     except ValueError as error:
         raise click.UsageError(
             f"--output{which} is not what node {plain(node)} returns: {error} (it returns {words_for(annotation)})."

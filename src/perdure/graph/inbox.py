@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from decimal import Decimal, InvalidOperation
 from typing import Any, Literal, TypeVar, cast, overload
 
+from perdure.graph.constants import schema_of
 from perdure.graph.declare import NodeDecorator, NodeType, Stream
-from perdure.graph.fields import outside_schema_of
 from perdure.graph.model import INBOX
 from perdure.graph.schemas import check_schema
 
@@ -42,7 +42,7 @@ class Inbox:
 
     def __call__(self, schema: Any = Any, *, order: CursorOrder = "number") -> Any:
         """Give what is delivered, in that order, until the run is stopped. What does not fit the type is refused."""
-        return self._node_type(schema=outside_schema_of(schema), order=order)
+        return self._node_type(schema=schema_of(schema), order=order)
 
     def named(self, node_id: str) -> Inbox:
         """Return this for a call that chooses the id of its node: `inbox.named("orders")(dict)`."""

@@ -8,8 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from perdure.graph.constants import from_constant, to_constant
-from perdure.graph.fields import outside_schema_of
+from perdure.graph.constants import from_constant, schema_of, to_constant
 
 NOT_GIVEN: Final = msgspec.UNSET
 """Where None is a value like any other."""
@@ -51,7 +50,7 @@ def answers(schema: Any, choices: Sequence[Any] | None, default: Any, deadline: 
         raise ValueError(f"the default {default!r} is none of the choices")
     if answer is not NOT_GIVEN and deadline is None:
         raise ValueError("a default answer needs a deadline, after which it is taken")
-    return Answers(schema=outside_schema_of(annotation), choices=options, default=answer)
+    return Answers(schema=schema_of(annotation), choices=options, default=answer)
 
 
 def text(given: Any, what: str) -> str:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 import msgspec
 
 from perdure.errors import GraphError, MisusedRef, WorkflowRaised
-from perdure.graph.constants import MAX_DEPTH, is_object, to_constant
-from perdure.graph.fields import outside_schema_of
+from perdure.graph.constants import MAX_DEPTH, is_object, schema_of, to_constant
 from perdure.graph.handles import Handle, Outputs, Stream
 from perdure.graph.itemfailure import ERRORS, ItemFailure
 from perdure.graph.model import (
@@ -85,7 +84,7 @@ class Trace:
         self._know(node_type)
         node_id = NodeId(handle.name)
         self._ids.add(node_id)
-        schema = outside_schema_of(handle.annotation)
+        schema = schema_of(handle.annotation)
         self._nodes.append(Node(id=node_id, type=node_type.name, data={"schema": literal(schema)} if schema else {}))
         return Ref(self, Origin(node_id))
 

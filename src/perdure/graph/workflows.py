@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from types import MappingProxyType, NoneType
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cast, get_args, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cast, get_args, get_origin, overload
 
 import msgspec
 
@@ -275,6 +275,8 @@ def _output_type_faults(
             wanted = item_of(wanted) if several[edge.target_handle] > 1 else wanted
         except (LookupError, TypeError):
             continue
+        if any((get_origin(member) or member) in (set, frozenset) for member in members_of(wanted)):
+            continue  # the result is made one, of whatever several values it is
         if edge.mode == "collect":
             given = types.GenericAlias(list, (given,))
         if not is_assignable(given, wanted):

@@ -88,18 +88,3 @@ def test_a_missing_input_is_named_with_its_type():
 
     with pytest.raises(WrongInputs, match=r"'x' is missing \(it takes list\[int\]\)"):
         check_inputs(graph, {"x": list[int]}, {})
-
-
-def test_an_input_with_a_field_that_its_class_has_not_is_refused():
-    with pytest.raises(WrongInputs) as caught:
-        given({"folder": "/a", "prize": 5}, Job)
-
-    assert "'x': `$.prize` is no field of Job (did you mean 'price'?): it has folder, price" in str(caught.value)
-
-
-def test_an_input_that_was_stored_may_have_fields_that_its_class_has_no_more():
-    graph = Graph(name="w", nodes=(), edges=(), inputs=(Input(name="x", schema={}),), outputs={})
-
-    taken = check_inputs(graph, {"x": Job}, {"x": {"folder": "/a", "owner": "ada"}}, stored=["x"])
-
-    assert taken == {"x": Job(Path("/a"))}

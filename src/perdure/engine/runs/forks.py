@@ -114,7 +114,7 @@ class Forks(Restores):
         names = {declared.name for declared in prepared.graph.inputs} | stream_inputs(prepared.graph).keys()
         unchanged = {name: value for name, value in run.inputs.items() if name in names and name not in wished}
         known = {name: await values.unpack(value, annotations.get(name, Any)) for name, value in unchanged.items()}
-        given = check_inputs(prepared.graph, annotations, {**known, **wished}, stored=known)
+        given = check_inputs(prepared.graph, annotations, {**known, **wished})
         others = {name: value for name, value in given.items() if name not in unchanged}
         encoded, blobs = await values.pack_all(others, where=f"inputs of workflow {run.workflow!r}")
         created = creation(prepared, given, {**unchanged, **encoded}, settings, project_id=run.project_id)

@@ -34,7 +34,6 @@ from perdure.errors import (
     RunNotFound,
     WaitNotFound,
 )
-from perdure.graph.fields import worded
 from perdure.graph.model import Graph
 from perdure.graph.questions import text
 from perdure.ids import ROOT_BRANCH, CommandId, RunId
@@ -150,8 +149,7 @@ class Told:
             )
         plain, problems = checked_answer(wait, value)
         if problems:
-            schema = {} if wait.question is None else wait.question.schema
-            raise AnswerRefused(self.run_id, interaction_id, worded(problems, schema, plain))
+            raise AnswerRefused(self.run_id, interaction_id, problems)
         await self._settle(asked.run_status, wait, plain, by=by, answer_id=answer_id)
 
     async def signal(self, name: str, value: Any = None, *, id: str | None = None) -> None:  # noqa: A002 -- as people say it

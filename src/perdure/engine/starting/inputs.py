@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import inspect
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date, datetime, time, timedelta
 from typing import Any, cast, get_origin
 
@@ -14,7 +14,6 @@ from perdure.engine.driving.interactions import schema_problems
 from perdure.errors import WrongInputs
 from perdure.graph.annotations import bare, describe, parts_of
 from perdure.graph.constants import from_constant, has_schema, is_schema_compatible, schema_of, why_not_json
-from perdure.graph.fields import unknown_fields, worded
 from perdure.graph.model import FED, Graph, Input
 from perdure.graph.templates import VALUE
 
@@ -27,13 +26,8 @@ _FORMS: dict[Any, str] = {
 """How values are written that JSON has no form of its own for."""
 
 
-def check_inputs(
-    graph: Graph, annotations: Mapping[str, Any], given: Mapping[str, Any], *, stored: Collection[str] = ()
-) -> dict[str, Any]:
-    """Return a value for each input, defaults included. Raises WrongInputs with all that is wrong.
-
-    Those named in `stored` were checked when they were given first: their classes may have had more fields then.
-    """
+def check_inputs(graph: Graph, annotations: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a value for each input, defaults included. Raises WrongInputs with all that is wrong."""
     known = {declared.name: declared for declared in graph.inputs}
     streams = stream_inputs(graph)
     names = {**known, **streams}
@@ -44,20 +38,13 @@ def check_inputs(
             problems.append(f"{name!r} is missing{_wanted(declared, annotations.get(name, Any))}")
             continue
         try:
-            value = given.get(name, declared.default)
-            values[name] = _fitted(value, declared, annotations.get(name, Any))
-            if name in given and name not in stored:
-                problems.extend(f"{name!r}: {unknown}" for unknown in unknown_fields(value, annotations.get(name, Any)))
+            values[name] = _fitted(given.get(name, declared.default), declared, annotations.get(name, Any))
         except ValueError as error:
             problems.append(f"{name!r}: {error}")
     for name in streams:
         if name in given:
             try:
-                items = _as_list(given[name])
-                values[name] = _fitted(items, Input(name=name), annotations.get(name, list[Any]))
-                if name not in stored:
-                    told = unknown_fields(items, annotations.get(name, list[Any]))
-                    problems.extend(f"{name!r}: {unknown}" for unknown in told)
+                values[name] = _fitted(_as_list(given[name]), Input(name=name), annotations.get(name, list[Any]))
             except ValueError as error:
                 problems.append(f"{name!r}: {error}")
     if problems:
@@ -84,7 +71,7 @@ def check_item(value: Any, schema: dict[str, Any]) -> str | None:
     if why_not_json(value) is not None:
         return None  # of what has no form in JSON only the type is known
     try:
-        return "; ".join(worded(schema_problems(value, schema), schema, value)) or None
+        return "; ".join(schema_problems(value, schema)) or None
     except Exception:  # a schema in a document may be anything
         return None
 
@@ -104,10 +91,7 @@ def words_for(annotation: Any) -> str:
 
 def fitted(value: Any, annotation: Any) -> Any:
     """Return a value as what it is annotated as. Raises ValueError if it does not fit."""
-    made = _fitted(value, Input(name=""), annotation)
-    if unknown := unknown_fields(value, annotation):
-        raise ValueError("; ".join(unknown))
-    return made
+    return _fitted(value, Input(name=""), annotation)
 
 
 def _fitted(value: Any, declared: Input, annotation: Any) -> Any:
