@@ -217,18 +217,19 @@ def test_nothing_is_drawn_while_a_body_prints(monkeypatch: pytest.MonkeyPatch):
 
     def talk(name: str) -> None:
         for number in range(200):
-            sys.stdout.write(f"{name} {number}\n")  # print writes twice, and others may come between
+            sys.stdout.write(f"{name} [/b] {number}\n")  # print writes twice, and others may come between
 
     with ThreadPoolExecutor(2) as bodies:
         talking = [bodies.submit(talk, name) for name in ("a", "b")]
         while not all(body.done() for body in talking):
             picture.draw(watch)
-    print("no end of line", end="")
+    print("flushed [/b]", end="", flush=True)
+    print("[red]no end [/b] of line", end="")
     picture.close()
 
     told = [line for line in replayed(written.getvalue().replace("\n", "\r\n")) if line]
-    assert sorted(told[:-3]) == sorted(f"{name} {number}" for name in ("a", "b") for number in range(200))
-    assert told[-3:] == ["no end of line", "one", "two"]
+    assert sorted(told[:-4]) == sorted(f"{name} [/b] {number}" for name in ("a", "b") for number in range(200))
+    assert told[-4:] == ["flushed [/b]", "[red]no end [/b] of line", "one", "two"]
     assert (sys.stdout, sys.stderr) == outputs
 
 

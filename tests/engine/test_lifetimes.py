@@ -242,7 +242,7 @@ def failing_when(stops: asyncio.Event, begun: asyncio.Event, *, once: bool) -> W
 
 
 @pytest.mark.parametrize("once", [False, True])
-async def test_what_fails_after_a_signal_is_tried_again_unless_it_must_not_be(store_url: str, once: bool):
+async def test_what_fails_while_its_engine_stops_is_tried_again_unless_it_must_not_be(store_url: str, once: bool):
     stops, begun = asyncio.Event(), asyncio.Event()
     flow = failing_when(stops, begun, once=once)
     async with Engine(store_url) as engine:
@@ -264,41 +264,7 @@ async def test_what_fails_after_a_signal_is_tried_again_unless_it_must_not_be(st
         ]
 
 
-async def test_what_fails_while_its_engine_stops_for_another_reason_has_failed(store_url: str):
-    stops, begun = asyncio.Event(), asyncio.Event()
-    async with Engine(store_url) as engine:
-        await engine.start(failing_when(stops, begun, once=False), run_id="r1", x=7)
-        await begun.wait()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(engine.stop())
-            await asyncio.sleep(0)
-            stops.set()
-
-    async with Engine(store_url, recover=False) as engine:
-        assert (await (await engine.get("r1")).state()).status is RunStatus.FAILED
-
-
-class Interrupted(BaseException):
-    """What ends a program."""
-
-
-async def test_what_fails_because_the_program_is_ended_is_tried_again(sqlite_url: str):
-    stops, begun = asyncio.Event(), asyncio.Event()
-
-    async def program() -> None:
-        async with Engine(sqlite_url) as engine:
-            await engine.start(failing_when(stops, begun, once=False), run_id="r1", x=7)
-            await begun.wait()
-            stops.set()
-            raise Interrupted
-
-    with pytest.raises(Interrupted):
-        await program()
-    async with Engine(sqlite_url) as engine:
-        assert await (await engine.get("r1")).result() == 7
-
-
-async def test_what_fails_after_every_signal_has_failed_after_some(sqlite_url: str):
+async def test_what_fails_each_time_its_engine_stops_has_failed_after_some(sqlite_url: str):
     begun, stops = asyncio.Event(), asyncio.Event()
 
     @node
@@ -311,21 +277,21 @@ async def test_what_fails_after_every_signal_has_failed_after_some(sqlite_url: s
     def flow(x: int) -> int:
         return failing(x)
 
-    signals, status = 0, RunStatus.RUNNING
-    while status is RunStatus.RUNNING and signals < 20:
+    stopped, status = 0, RunStatus.RUNNING
+    while status is RunStatus.RUNNING and stopped < 20:
         begun.clear(), stops.clear()
         async with Engine(sqlite_url, recover=False) as engine:
             await engine.start(flow, run_id="r1", x=7)
             await begun.wait()
             engine.drain()
-            signals += 1
+            stopped += 1
             stops.set()
         async with Engine(sqlite_url, recover=False) as observer:
             run = await observer.get("r1")
             status = await run.status()
             await assert_whole(observer, run)
 
-    assert (status, signals) == (RunStatus.FAILED, RunSettings().max_recoveries + 1)
+    assert (status, stopped) == (RunStatus.FAILED, RunSettings().max_recoveries + 1)
 
 
 is_signalled: list[bool] = []

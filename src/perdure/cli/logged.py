@@ -15,7 +15,7 @@ WORDS = {
     "events_lost": "events of audited runs could not be written and are lost; the runs go on",
     "events_wait": "events of audited runs cannot be written, which is tried again; the runs go on meanwhile",
     "heartbeat_failed": "this process could not say that it lives, which it tries again",
-    "item_lost": "a body failed after a signal had come, and will be called again for its item",
+    "item_lost": "a body failed while its engine stopped, and will be called again for its item",
     "lease_lost": "others took this process for dead, and may go on with what it was driving",
     "listening_failed": "news of other processes cannot be heard, which is tried again; it is looked for meanwhile",
     "log_line_lost": "what a node has logged could not be written and is lost",

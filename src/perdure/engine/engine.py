@@ -163,9 +163,7 @@ class Engine(Keeping, Retention, Starting, Telling, Versions):
             self._membership.prepare_to_leave()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, *exception: object) -> None:
-        if kind is not None and not issubclass(kind, Exception):
-            self.drain()  # the program is interrupted, and perhaps what bodies have started
+    async def __aexit__(self, *exception: object) -> None:
         await self.stop()
 
     # Runs
@@ -314,14 +312,9 @@ class Engine(Keeping, Retention, Starting, Telling, Versions):
     def drain(self, grace_seconds: float | None = None) -> None:
         """Take nothing more, and tell all runs that running bodies have the grace period to end: `stop` waits for that.
 
-        This is for handlers of signals, on the loop (`add_signal_handler`): what bodies raise from here on is taken for a
-        consequence of the same signal, and their attempts for lost. A handler that calls it should do so at once.
+        What bodies raise from here on is taken for a consequence of whatever ends the program, so a handler of signals that calls
+        it should do so at once, on the loop (`add_signal_handler`).
         """
-        for driver in self._holding.drivers.values():
-            driver.excuses_failures = True
-        self._wind_down(grace_seconds)
-
-    def _wind_down(self, grace_seconds: float | None) -> None:
         if self._is_stopping or self._is_closed or self._opened_by != os.getpid():
             return  # it is not open, or another process's
         self._is_stopping = True
@@ -350,7 +343,7 @@ class Engine(Keeping, Retention, Starting, Telling, Versions):
             return
         self._is_ending = True
         try:
-            self._wind_down(grace_seconds)
+            self.drain(grace_seconds)
             await self._until_let_go()
         finally:  # whoever loses patience gets a quick end, not half of one
             try:

@@ -139,6 +139,8 @@ def _meant(key: str, known: Mapping[str, str]) -> str | None:
     """Return the key of ours that a key is almost; None if it is something else."""
     if (ours := _OTHER_WORDS.get(bare_key(key))) in known:
         return ours
-    if any(key.startswith(ours) for ours in known):  # a word of its own, such as `stageId` or `model`, which begins with `mode`
+    if any(
+        key.startswith(ours) for ours in known
+    ):  # a word of its own, such as `stageId` or `model`, which begins with `mode`
         return None
     return nearest_key(key, known, likeness=_LEAST_LIKENESS)

@@ -24,7 +24,20 @@ def anything(x: int = 0) -> int:
 
 TYPES = {anything.name: anything}
 DRAWING = (
-    *("position", "ui", "x-mine", "style", "label", "title", "width", "height", "selected", "measured", "parentId"),
+    *(
+        "position",
+        "ui",
+        "x-mine",
+        "stageId",
+        "style",
+        "label",
+        "title",
+        "width",
+        "height",
+        "selected",
+        "measured",
+        "parentId",
+    ),
     *("zIndex", "className", "sourcePosition", "targetPosition", "hidden", "color", "description", "state", "status"),
     *(
         "metadata",
@@ -79,7 +92,7 @@ def test_options_of_node_types_are_refused_on_nodes_and_on_graphs(form: str, opt
         ("stge", "'stage'"),
         ("Stage", "'stage'"),
         ("confg", "'config'"),
-        ("datas", "'data'"),
+        ("Data", "'data'"),
         ("left_overs", "'leftovers'"),
     ],
 )
@@ -113,8 +126,8 @@ def test_keys_of_the_other_form_are_refused(form: str, key: str, remedy: str):
         ("input", "'inputs'"),
         ("edge", "'edges'"),
         ("retries", "@node(retries=…)"),
-        ("timeout", "perdure run --timeout"),
-        ("on_failure", "perdure run --on-failure"),
+        ("timeout", "--timeout of `perdure run`"),
+        ("on_failure", "--on-failure of `perdure run`"),
     ],
 )
 def test_keys_of_the_graph_itself_are_looked_at_too(key: str, remedy: str):

@@ -103,8 +103,6 @@ class Driver:
         self._is_gone = False
         self.is_draining = False
         """Whether nothing more begins, because the run is being let go."""
-        self.excuses_failures = False
-        """Whether what fails meanwhile may have failed because of whatever ends the program."""
         self.is_orphaned = False
         """The run was dropped while it was, or may have been, this engine's: nobody else will take it up."""
         self.returnings: Mapping[CommandId, Returning | None] = {}

@@ -405,8 +405,8 @@ class MapActor(Actor):
             return
 
     async def _is_excused(self) -> bool:
-        """Whether a failure says nothing, because a signal ends the program. Until that is known no other call begins: the node
-        may have failed with this one."""
+        """Whether a failure says nothing, because the engine stops. Until that is known no other call begins: the node may have
+        failed with this one."""
         self._undecided += 1
         try:
             await self._driver.all_heard()

@@ -80,11 +80,11 @@ class Reports:
         driver.happened()
 
     def is_excused(self, node_id: NodeId) -> bool:
-        """Whether a failure of a body says nothing, because a signal ends the program. Who ends a process often ends what its
-        bodies have started with it: a terminal tells all of them. Of what must not be repeated, a failure is known, and counts;
-        and what is lost again and again has failed."""
+        """Whether a failure of a body says nothing, because its engine stops. Who ends a process often ends what its bodies have
+        started with it: a terminal tells all of them. Of what must not be repeated, a failure is known, and counts; and what is
+        lost again and again has failed."""
         lost, limit = self._driver.projection.node(node_id).lost, self._driver.projection.run.settings.max_recoveries
-        return self._driver.excuses_failures and lost < limit and not self._must_not_repeat(node_id)
+        return self._driver.is_draining and lost < limit and not self._must_not_repeat(node_id)
 
     def _must_not_repeat(self, node_id: NodeId) -> bool:
         return self._decider.plan.nodes[node_id].policy.once
